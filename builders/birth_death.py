@@ -1,0 +1,88 @@
+"""Birth-death chains: M/M/1/K, M/M/c/K and friends, whose closed forms are the yardstick of the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import ctmc
+from ctmc.errors import ModelError
+from ctmc.model.generator import Generator
+from ctmc.model.memory import require_memory
+from ctmc.model.reward import Reward
+from ctmc.model.state_space import Lattice, Variable
+
+
+def _dress(model: Generator, births: Sequence[float], deaths: Sequence[float]) -> Generator:
+    rates = np.append(np.asarray(births, dtype=float), 0.0)
+
+    def measures(solution: ctmc.Solution) -> dict[str, Any]:
+        found = solution.expectations(["jobs", "birth_rate"])
+        throughput = found["birth_rate"]
+        return {
+            "throughput": throughput,
+            "jobs": found["jobs"],
+            "response_time": found["jobs"] / throughput,
+            "empty_probability": float(solution.value[0]),
+            "full_probability": float(solution.value[-1]),
+        }
+
+    return model.replace(
+        rewards={"birth_rate": Reward(lambda states: rates[states[:, 0]], "rate of births in the state")},
+        measures=measures,
+    )
+
+
+@ctmc.builder(version=1, dress=_dress)
+def birth_death(births: Sequence[float], deaths: Sequence[float]) -> Generator:
+    """Birth-death chain on 0 .. K: births[k] is the rate from k to k + 1, deaths[k] the rate from k + 1 to k.
+
+    Parameters
+    ----------
+    births : sequence of float, length K
+        Rates per unit of time; positive.
+    deaths : sequence of float, length K
+        Rates per unit of time; positive.  M/M/c/K has min(k + 1, c) mu.
+
+    Returns
+    -------
+    Generator
+        States ``jobs`` = 0 .. K.  Measures: throughput, jobs, response_time, empty_probability, full_probability.
+
+    Raises
+    ------
+    ModelError
+        If a rate is not positive and finite, or the lengths differ.
+
+    Examples
+    --------
+    >>> queue = birth_death(births=[1.0] * 4, deaths=[2.0] * 4)       # M/M/1/4 at load 1/2
+    >>> ctmc.solve(ctmc.Stationary(queue), "gth").value.round(6).tolist()
+    [0.516129, 0.258065, 0.129032, 0.064516, 0.032258]
+
+    On the command line: ``ctmc build birth_death --births 1,1,1,1 --deaths 2,2,2,2 -o queue.h5``
+    """
+    up, down = _rates("births", births), _rates("deaths", deaths)
+    if len(up) != len(down):
+        raise ModelError(f"births has {len(up)} rates and deaths {len(down)}; allowed are as many of both.")
+    size = len(up) + 1
+    require_memory("the birth-death chain", 60 * size, states=size, entries=2 * size - 2)
+    low = np.arange(size - 1)
+    return Generator.from_transitions(
+        np.concatenate([low, low + 1]),
+        np.concatenate([low + 1, low]),
+        np.concatenate([up, down]),
+        Lattice((size - 1,), variables=(Variable("jobs"),)),
+        initial=[0],
+    )
+
+
+def _rates(name: str, given: Sequence[float]) -> np.ndarray:
+    rates = np.atleast_1d(np.asarray(given, dtype=float))
+    bad = ~((rates > 0) & np.isfinite(rates))
+    if rates.ndim != 1 or not rates.size or bad.any():
+        value = rates[np.argmax(bad)] if rates.size else "empty"
+        raise ModelError(f"{name} has the value {value}; allowed are one or more positive, finite rates.")
+    return rates

@@ -1,0 +1,99 @@
+"""A sparse linear-algebra framework for continuous-time Markov chains.
+
+Builders make sparse generators, solvers compute stationary and transient quantities, and the framework recomputes the defect
+of every answer from its definition before it calls it converged.
+
+Examples
+--------
+>>> import ctmc
+>>> queue = ctmc.build("birth_death", births=[1.0] * 9, deaths=[2.0] * 9)
+>>> solution = ctmc.solve(ctmc.Stationary(queue), "gth")
+>>> round(solution.expected("jobs"), 9)
+0.990224829
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Everything below is imported when first used: `ctmc --help` must not wait for SciPy, Numba and HDF5.
+_WHERE = {
+    "build": "ctmc.registry",
+    "solve": "ctmc.solve",
+    "save": "ctmc.storage",
+    "load": "ctmc.storage",
+    "Stationary": "ctmc.problem",
+    "Transient": "ctmc.problem",
+    "Solution": "ctmc.solution",
+    "Outcome": "ctmc.solution",
+    "Status": "ctmc.solution",
+    "Generator": "ctmc.model.generator",
+    "QBD": "ctmc.model.qbd",
+    "MatrixGeometric": "ctmc.model.qbd",
+    "Reward": "ctmc.model.reward",
+    "Trace": "ctmc.trace",
+    "builder": "ctmc.model.recipe",
+    "limited_memory": "ctmc.model.memory",
+    "limited_threads": "ctmc.threads",
+    "allowed_code": "ctmc.model.recipe",
+    "to_networkx": "ctmc.model.communication",
+    "condensation": "ctmc.model.communication",
+    "CTMCError": "ctmc.errors",
+    "ModelError": "ctmc.errors",
+    "ReducibleError": "ctmc.errors",
+    "UnstableError": "ctmc.errors",
+    "UnsupportedProblemError": "ctmc.errors",
+    "UnknownNameError": "ctmc.errors",
+    "PluginError": "ctmc.errors",
+    "SolveError": "ctmc.errors",
+    "StorageError": "ctmc.errors",
+    "StudyError": "ctmc.errors",
+}
+_MODULES = ("contract", "model", "registry", "storage", "study")
+
+__all__ = ["__version__", *_WHERE]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"ctmc.{name}")
+    if name not in _WHERE:
+        raise AttributeError(f"module 'ctmc' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_WHERE, *_MODULES])
+
+
+if TYPE_CHECKING:
+    from ctmc.errors import (
+        CTMCError,
+        ModelError,
+        PluginError,
+        ReducibleError,
+        SolveError,
+        StorageError,
+        StudyError,
+        UnknownNameError,
+        UnstableError,
+        UnsupportedProblemError,
+    )
+    from ctmc.model.communication import condensation, to_networkx
+    from ctmc.model.generator import Generator
+    from ctmc.model.memory import limited_memory
+    from ctmc.model.qbd import QBD, MatrixGeometric
+    from ctmc.model.recipe import allowed_code, builder
+    from ctmc.model.reward import Reward
+    from ctmc.problem import Stationary, Transient
+    from ctmc.registry import build
+    from ctmc.solution import Outcome, Solution, Status
+    from ctmc.solve import solve
+    from ctmc.storage import load, save
+    from ctmc.threads import limited_threads
+    from ctmc.trace import Trace

@@ -1,0 +1,282 @@
+"""Certificates: the defect of an answer, recomputed from the definition of its problem.
+
+One function per problem and model.  None of them takes a number from the solver except what the definition itself needs
+(R and G of a matrix-geometric answer, the integrals of a transient one).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ctmc.model.elimination import gth
+from ctmc.model.generator import Generator
+from ctmc.model.qbd import QBD, MatrixGeometric
+from ctmc.problem import Stationary, Transient
+from ctmc.solution import Outcome, Status
+
+EPSILON = float(np.finfo(np.float64).eps)
+MASS_TOLERANCE = 1e-12
+"""Largest deviation of a total probability from 1, whatever the tolerance."""
+ROW_SUM_TOLERANCE = 1e-12
+"""Largest deviation of a row sum of G from 1."""
+_MOST_SLOW_CLASSES = 2000
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The verdict: defect, status (CONVERGED or what is wrong), a sentence, and a proven error bound if there is one."""
+
+    defect: float
+    status: Status
+    reason: str
+    error_bound: float | None = None
+
+
+def imbalance(flow: np.ndarray, pi: np.ndarray, chain: Generator) -> float:
+    """Return ||pi Q||_1 / sum_i pi_i q_i, the imbalance relative to the probability flow; 0 where nothing flows.
+
+    Parameters
+    ----------
+    flow : ndarray, shape (n,)
+        pi Q.
+    pi : ndarray, shape (n,)
+    chain : Generator
+
+    Examples
+    --------
+    >>> chain = Generator.from_matrix([[-1e-6, 1e-6], [1e4, -1e4]])           # failures and repairs
+    >>> up = np.array([1.0, 0.0])
+    >>> round(imbalance(chain.forward(up), up, chain), 12)                    # "always up" is the worst answer there is
+    2.0
+    """
+    total = float(np.abs(pi) @ chain.exit_rates)
+    return float(np.abs(flow).sum()) / total if total > 0 else 0.0
+
+
+def certify(problem: Any, outcome: Outcome) -> Certificate:
+    """Return the certificate of a solver's claim."""
+    if isinstance(problem, Transient):
+        return transient(problem, outcome)
+    if isinstance(problem.model, QBD):
+        return stationary_qbd(problem, outcome.value)
+    return stationary(problem, outcome.value)
+
+
+def stationary(problem: Stationary, pi: Any) -> Certificate:
+    """Check pi >= 0, pi 1 = 1 and pi Q = 0, and that no slow exchange between parts of the chain is left unsettled."""
+    chain = problem.model
+    assert isinstance(chain, Generator)
+    wrong = _wrong_vector(pi, (chain.size,))
+    if wrong:
+        return wrong
+    defect = imbalance(chain.forward(pi), pi, chain)
+    return _wrong_distribution(pi, defect) or _verdict(problem.tolerance, defect) or slow_exchange(problem, pi, defect)
+
+
+def slow_exchange(problem: Stationary, pi: np.ndarray, defect: float) -> Certificate:
+    """Compare the masses of nearly separate parts of the chain with the balance of the flow between them.
+
+    A small defect says little about the masses of parts that hardly exchange anything: two blocks coupled by 1e-14 can have
+    any masses at a defect of 1e-14.  So the transitions that are slow for both their ends are dropped; if the rest falls
+    apart, the exact masses of the parts follow from the chain between them, which is solved without a subtraction.
+    """
+    chain = problem.model
+    assert isinstance(chain, Generator)
+    for threshold, class_of in chain.slow_classes:
+        class_of = _joined_classes(chain, pi, class_of, problem.tolerance)
+        count = int(class_of.max()) + 1
+        if count < 2:
+            continue
+        masses = np.bincount(class_of, weights=pi, minlength=count)
+        flows = _class_flows(chain, pi, class_of, count)
+        rates = np.divide(flows, masses[:, None], out=np.zeros_like(flows), where=masses[:, None] > 0)
+        try:
+            expected = gth(rates)
+        except ValueError:
+            expected = np.full(count, np.nan)  # nothing flows out of some part although the chain is irreducible
+        distance = float(np.abs(expected - masses).sum())
+        if not distance <= math.sqrt(problem.tolerance):
+            return Certificate(
+                defect,
+                Status.INACCURATE,
+                f"{count} parts of the chain exchange less than {threshold:g} of their flow, and their masses do not balance "
+                f"(off by {distance:.2g}) although the defect is {defect:.2g}; take gth or sparse_lu.",
+            )
+    return Certificate(defect, Status.CONVERGED, f"the defect {defect:.2g} is within {problem.tolerance:g}.")
+
+
+def _class_flows(chain: Generator, pi: np.ndarray, class_of: np.ndarray, count: int) -> np.ndarray:
+    begin = class_of[chain.sources].astype(np.int64)
+    end = np.repeat(class_of, np.diff(chain.indptr))
+    between = begin != end
+    pairs = begin[between] * count + end[between]
+    weights = pi[chain.sources[between]] * chain.rates[between]
+    return np.bincount(pairs, weights=weights, minlength=count * count).reshape(count, count)
+
+
+def _joined_classes(chain: Generator, pi: np.ndarray, class_of: np.ndarray, tolerance: float) -> np.ndarray:
+    """Join parts lighter than the tolerance, and the lightest beyond 2000, to the heaviest part that they flow to."""
+    count = int(class_of.max()) + 1
+    masses = np.bincount(class_of, weights=pi, minlength=count)
+    order = np.argsort(-masses, kind="stable")
+    heavy = np.zeros(count, dtype=bool)
+    heavy[order[:_MOST_SLOW_CLASSES]] = True
+    heavy &= masses > tolerance
+    heavy[order[0]] = True
+    if heavy.all():
+        return class_of
+    begin, end = class_of[chain.sources], np.repeat(class_of, np.diff(chain.indptr))
+    between = begin != end
+    begin, end = begin[between], end[between]
+    target = np.arange(count)
+    # each light part goes with the heaviest of its neighbours, in either direction
+    links = np.concatenate([np.stack([begin, end]), np.stack([end, begin])], axis=1)
+    links = links[:, ~heavy[links[0]]]
+    links = links[:, np.argsort(masses[links[1]], kind="stable")]
+    target[links[0]] = links[1]  # the last one written, the heaviest, stays
+    for _ in range(count.bit_length() + 1):
+        follow = ~heavy[target]
+        target[follow] = target[target[follow]]
+    target[~heavy[target]] = order[0]  # light parts that only know each other
+    number = np.cumsum(heavy) - 1
+    return np.asarray(number[target[class_of]])
+
+
+def stationary_qbd(problem: Stationary, answer: Any) -> Certificate:
+    """Check the balance of every level of a matrix-geometric answer: the boundary one by one, the rest in closed form."""
+    queue = problem.model
+    assert isinstance(queue, QBD)
+    if not isinstance(answer, MatrixGeometric):
+        return Certificate(
+            math.nan, Status.BREAKDOWN, f"the answer is a {type(answer).__name__}, not a MatrixGeometric."
+        )
+    shapes = [(len(table),) for table in queue.phases] + [(queue.phase_count, queue.phase_count)]
+    arrays = [*answer.boundary, answer.r]
+    if len(arrays) != len(shapes):
+        return Certificate(
+            math.nan, Status.BREAKDOWN, f"the answer has {len(answer.boundary)} levels, not {len(shapes) - 1}."
+        )
+    for array, shape in zip(arrays, shapes, strict=True):
+        wrong = _wrong_vector(array, shape)
+        if wrong:
+            return wrong
+    if answer.r.min() < 0:
+        return Certificate(
+            math.nan, Status.INACCURATE, f"R has the entry {answer.r.min():.3g}; allowed are entries >= 0."
+        )
+    if not answer.decay_rate < 1:
+        return Certificate(
+            math.nan, Status.INACCURATE, f"the spectral radius of R is {answer.decay_rate:.12g}, not below 1."
+        )
+    up, local, down, r = queue.up, queue.local, queue.down, answer.r
+    vectors = [*answer.boundary, answer.boundary[-1] @ r]
+    imbalances, flow = 0.0, 0.0
+    for k, level in enumerate(queue.boundary):
+        above = queue.boundary[k + 1].down if k + 1 < len(queue.boundary) else down
+        balance = vectors[k] @ level.local + vectors[k + 1] @ above
+        if k:
+            balance += vectors[k - 1] @ queue.boundary[k - 1].up
+        imbalances += float(np.abs(balance).sum())
+        flow -= float(vectors[k] @ level.local.diagonal())
+    repeating = answer.repeating_phases
+    residual = np.abs(up.toarray() + r @ local + (r @ r) @ down)
+    imbalances += float(np.abs(repeating) @ residual.sum(axis=1))
+    flow -= float((repeating - answer.boundary[-1]) @ local.diagonal())
+    defect = imbalances / flow if flow > 0 else 0.0
+    least = min(float(vector.min()) for vector in answer.boundary)
+    if least < 0:
+        return Certificate(defect, Status.INACCURATE, f"a probability is {least:.3g}; allowed are numbers >= 0.")
+    if abs(answer.mass - 1) > MASS_TOLERANCE:
+        return Certificate(defect, Status.INACCURATE, f"the total probability is off 1 by {answer.mass - 1:.3g}.")
+    if answer.g is not None:
+        wrong = _wrong_vector(answer.g, shapes[-1])
+        if wrong:
+            return wrong
+        off = float(np.abs(answer.g.sum(axis=1) - 1).max())
+        if off > ROW_SUM_TOLERANCE or answer.g.min() < 0:
+            return Certificate(
+                defect,
+                Status.INACCURATE,
+                f"row sums of G are off 1 by {off:.2g} and its least entry is {answer.g.min():.2g}; a small residual "
+                "proves nothing about G.",
+            )
+    return _verdict(problem.tolerance, defect) or Certificate(
+        defect, Status.CONVERGED, f"the defect {defect:.2g} over all levels is within {problem.tolerance:g}."
+    )
+
+
+def rounding_floor(rate: float, time: float) -> float:
+    """Return the defect below which rounding hides everything: 8 eps (1 + rate x time)."""
+    return 8 * EPSILON * (1 + rate * time)
+
+
+def transient(problem: Transient, outcome: Outcome) -> Certificate:
+    """Check p(t) = p(0) + L(t) Q with L the integral of p, masses 1 and t, and signs; add the a-priori bound."""
+    chain, times = problem.model, problem.times
+    shape = (len(times), chain.size)
+    if outcome.integrals is None:
+        return Certificate(math.nan, Status.BREAKDOWN, "the solver gave no integrals, which the certificate needs.")
+    for array in (outcome.value, outcome.integrals):
+        wrong = _wrong_vector(array, shape)
+        if wrong:
+            return wrong
+    begin = problem.initial.dense(chain.size)
+    defect = 0.0
+    for p, integral, time in zip(outcome.value, outcome.integrals, times, strict=True):
+        defect = max(defect, float(np.abs(p - begin - chain.forward(integral)).sum()))
+        mass = abs(float(integral.sum()) - time)
+        if mass > max(problem.tolerance, rounding_floor(chain.uniformization_rate, time)) * max(time, 1e-300):
+            return Certificate(
+                defect, Status.INACCURATE, f"the integral up to t = {time:g} has mass {integral.sum()!r}, not t."
+            )
+        wrong = _wrong_distribution(p, defect) or _negative(integral, defect)
+        if wrong:
+            return wrong
+    floor = rounding_floor(chain.uniformization_rate, times[-1])
+    bound = max(floor, outcome.error_bound or 0.0)
+    accepted = max(problem.tolerance, floor)
+    if bound > accepted:
+        return Certificate(
+            defect, Status.INACCURATE, f"the method's own error bound {bound:.2g} is above {accepted:.2g}.", bound
+        )
+    limit = f"the rounding floor {floor:.2g}" if floor > problem.tolerance else f"{problem.tolerance:g}"
+    return _verdict(accepted, defect) or Certificate(
+        defect, Status.CONVERGED, f"the defect {defect:.2g} is within {limit}.", bound
+    )
+
+
+def _verdict(tolerance: float, defect: float) -> Certificate | None:
+    if defect <= tolerance:
+        return None
+    return Certificate(
+        defect, Status.INACCURATE, f"the recomputed defect {defect:.3g} is above the tolerance {tolerance:g}."
+    )
+
+
+def _wrong_vector(value: Any, shape: tuple[int, ...]) -> Certificate | None:
+    if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype != np.float64:
+        got = f"{value.dtype} array of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
+        return Certificate(math.nan, Status.BREAKDOWN, f"the answer is a {got}, not a float64 array of shape {shape}.")
+    if not np.isfinite(value).all():
+        return Certificate(math.nan, Status.NOT_FINITE, f"{int((~np.isfinite(value)).sum())} entries are not finite.")
+    return None
+
+
+def _negative(vector: np.ndarray, defect: float) -> Certificate | None:
+    least = int(np.argmin(vector))
+    if vector[least] < 0:
+        return Certificate(
+            defect, Status.INACCURATE, f"entry {least} is {vector[least]:.3g}; allowed are numbers >= 0."
+        )
+    return None
+
+
+def _wrong_distribution(p: np.ndarray, defect: float) -> Certificate | None:
+    off = float(p.sum()) - 1
+    if abs(off) > MASS_TOLERANCE:
+        return Certificate(defect, Status.INACCURATE, f"the total probability is off 1 by {off:.3g}.")
+    return _negative(p, defect)

@@ -1,0 +1,102 @@
+"""The errors of the framework.
+
+Every message is one sentence that names the field or state, its value, and what is allowed.  All errors derive from
+`CTMCError` and from the built-in class that fits, so both ``except ctmc.CTMCError`` and ``except ValueError`` work.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ctmc.solution import Solution
+
+
+class CTMCError(Exception):
+    """Base class of all errors that the framework raises on purpose."""
+
+
+class ModelError(CTMCError, ValueError):
+    """Not a generator, or a bad parameter: names the first bad state or field, its value and what is allowed."""
+
+
+class ReducibleError(ModelError):
+    """More than one recurrent class and no initial distribution."""
+
+
+class UnstableError(ModelError):
+    """The mean drift of the levels is not downward, so there is no stationary distribution."""
+
+
+class UnsupportedProblemError(CTMCError, TypeError):
+    """This solver does not take this problem or this model."""
+
+
+class UnknownNameError(CTMCError, LookupError):
+    """No builder, solver, reward, measure or parameter of this name; close names are listed."""
+
+
+class PluginError(CTMCError, ImportError):
+    """A name defined twice, a package that shadows ours, or a plug-in that fails to load."""
+
+
+class SolveError(CTMCError, RuntimeError):
+    """The answer is not certified; `solution` carries what was found.
+
+    Attributes
+    ----------
+    solution : Solution
+        The answer with its status, defect and history.
+    """
+
+    def __init__(self, message: str, solution: Solution) -> None:
+        super().__init__(message)
+        self.solution = solution
+
+
+class StorageError(CTMCError, OSError):
+    """Foreign, damaged, truncated or newer file, a hash that does not match, or no room to write."""
+
+
+class StudyError(CTMCError, ValueError):
+    """A study file with a wrong key, type or value; names the key, and the line where it is known."""
+
+
+def printable(text: object) -> str:
+    r"""Return text with control characters and undecodable bytes escaped, fit for any terminal.
+
+    Examples
+    --------
+    >>> printable("a\x1b[31mb\n")
+    'a\\x1b[31mb\\x0a'
+    """
+    return "".join(
+        character
+        if character.isprintable()
+        else f"\\x{ord(character):02x}"
+        if ord(character) < 256
+        else f"\\u{ord(character):04x}"
+        for character in str(text)
+    )
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameError:
+    """Return the error for a name that does not exist, with close names, or all of them when few.
+
+    Examples
+    --------
+    >>> print(unknown_name("solver", "gmress", ["gmres", "gth"]))
+    There is no solver 'gmress'; did you mean 'gmres'?
+    """
+    known = sorted(known)
+    text = printable(name)
+    close = difflib.get_close_matches(text, known, n=3, cutoff=0.6)
+    if close:
+        hint = "did you mean " + " or ".join(repr(match) for match in close) + "?"
+    elif known:
+        hint = "known are " + ", ".join(known[:30]) + (", ..." if len(known) > 30 else "") + "."
+    else:
+        hint = "none is known."
+    return UnknownNameError(f"There is no {kind} {text!r}; {hint}")

@@ -1,0 +1,1 @@
+"""The words of the field: state spaces, generators, QBDs, rewards, predicates."""

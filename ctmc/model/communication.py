@@ -1,0 +1,173 @@
+"""Which states reach which: strongly connected classes, the recurrent ones among them, periods of two.
+
+The work is done by SciPy's compressed-graph routines on the stored arrays; networkx is a format to exchange small models
+in, and the condensation of the classes is a networkx graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.sparse import csc_array, csgraph
+
+from ctmc.errors import ModelError
+from ctmc.model import products
+
+if TYPE_CHECKING:
+    import networkx
+
+    from ctmc.model.generator import Generator
+
+NETWORKX_LIMIT = 100_000
+"""Most states of a model that is turned into a networkx graph; more would take minutes and gigabytes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """The communicating classes of a chain.
+
+    Attributes
+    ----------
+    class_of : ndarray of int32, shape (n,)
+        Class of each state.
+    count : int
+        Number of classes.
+    recurrent : ndarray of int
+        Classes that no transition leaves, in the order of their first state.
+    """
+
+    class_of: np.ndarray
+    count: int
+    recurrent: np.ndarray
+
+    @property
+    def irreducible(self) -> bool:
+        """Whether every state reaches every other."""
+        return self.count == 1
+
+    def members(self, number: int) -> np.ndarray:
+        """Return the positions of the states in a class, ascending."""
+        return np.flatnonzero(self.class_of == number)
+
+
+def classes(indptr: np.ndarray, sources: np.ndarray) -> Classes:
+    """Find the strongly connected classes of entries stored by destination.
+
+    Examples
+    --------
+    >>> found = classes(np.array([0, 0, 1, 2]), np.array([0, 1]))     # 0 -> 1 -> 2
+    >>> found.count, found.class_of[found.recurrent[0] == found.class_of].size
+    (3, 1)
+    """
+    n = len(indptr) - 1
+    # The transposed graph has the same classes, and one byte an entry is enough for its weights.
+    graph = csc_array((np.ones(len(sources), dtype=np.int8), sources, indptr), shape=(n, n)).T
+    count, class_of = csgraph.connected_components(graph, directed=True, connection="strong")
+    if count == 1:
+        return Classes(class_of, 1, np.zeros(1, dtype=np.int64))
+    left = class_of[sources] != np.repeat(class_of, np.diff(indptr))
+    transient = np.zeros(count, dtype=bool)
+    transient[class_of[sources[left]]] = True
+    first_state = np.full(count, n)
+    np.minimum.at(first_state, class_of, np.arange(n))
+    recurrent = np.flatnonzero(~transient)
+    return Classes(class_of, int(count), recurrent[np.argsort(first_state[recurrent])])
+
+
+SLOW_THRESHOLDS = (1e-4, 1e-8, 1e-12)
+
+
+def slow_classes(
+    indptr: np.ndarray, sources: np.ndarray, rates: np.ndarray, exit_rates: np.ndarray
+) -> list[tuple[float, np.ndarray]]:
+    """Find parts of the chain that are joined by slow transitions only.
+
+    A transition is slow if its rate is below the threshold times the exit rates of both its source and its target.
+
+    Returns
+    -------
+    list of (threshold, ndarray of int32, shape (n,))
+        For each threshold 1e-4, 1e-8, 1e-12 whose slow transitions, left out, make the chain fall apart, the part of each
+        state.  One pass that finds no slow transition ends the search.
+    """
+    if not products.any_slow(
+        products.unsigned(indptr), products.unsigned(sources), rates, exit_rates, SLOW_THRESHOLDS[0]
+    ):
+        return []
+    targets = np.repeat(np.arange(len(exit_rates)), np.diff(indptr))
+    speed = rates / np.minimum(exit_rates[sources], exit_rates[targets])
+    found: list[tuple[float, np.ndarray]] = []
+    for threshold in SLOW_THRESHOLDS:
+        fast = speed >= threshold
+        if fast.all():
+            break
+        counts = np.concatenate([[0], np.cumsum(np.bincount(targets[fast], minlength=len(exit_rates)))])
+        parts = classes(counts, sources[fast])
+        if parts.count > 1:
+            found.append((threshold, parts.class_of))
+    return found
+
+
+def two_coloring(indptr: np.ndarray, sources: np.ndarray) -> np.ndarray | None:
+    """Return a color 0 or 1 per state such that every transition changes the color, or None.
+
+    A chain that has one moves between the two color classes at every jump: its jump chain has an even period.
+
+    Returns
+    -------
+    ndarray of uint8, shape (n,), or None
+        The first state has color 0.
+
+    Examples
+    --------
+    >>> two_coloring(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1])).tolist()     # 0 <-> 1 <-> 2
+    [0, 1, 0]
+    """
+    colors = np.empty(len(indptr) - 1, dtype=np.uint8)
+    if not products.two_coloring(products.unsigned(indptr), products.unsigned(sources), colors):
+        return None
+    return colors
+
+
+def to_networkx(model: Generator) -> networkx.DiGraph:
+    """Return the chain as a networkx graph: nodes are the states as tuples, edges carry `rate`.
+
+    Raises
+    ------
+    ModelError
+        If the model has more than 100,000 states.
+    """
+    import networkx
+
+    if model.size > NETWORKX_LIMIT:
+        raise ModelError(f"a networkx graph of {model.size:,} states is too large; allowed are {NETWORKX_LIMIT:,}.")
+    names = [tuple(state) for state in model.space.states(np.arange(model.size)).tolist()]
+    graph = networkx.DiGraph()
+    graph.add_nodes_from(names)
+    for j, target in enumerate(names):
+        for k in range(model.indptr[j], model.indptr[j + 1]):
+            graph.add_edge(names[model.sources[k]], target, rate=float(model.rates[k]))
+    return graph
+
+
+def condensation(model: Generator) -> networkx.DiGraph:
+    """Return the graph of the classes: nodes are class numbers with `size` and `recurrent`, edges carry the `count` of
+    transitions between the classes.
+    """
+    import networkx
+
+    found = model.classes
+    if found.count > NETWORKX_LIMIT:
+        raise ModelError(f"a networkx graph of {found.count:,} classes is too large; allowed are {NETWORKX_LIMIT:,}.")
+    graph = networkx.DiGraph()
+    recurrent = set(found.recurrent.tolist())
+    for number, size in enumerate(np.bincount(found.class_of).tolist()):
+        graph.add_node(number, size=size, recurrent=number in recurrent)
+    begin = found.class_of[model.sources].astype(np.int64)
+    end = np.repeat(found.class_of, np.diff(model.indptr))
+    pairs, counts = np.unique((begin * found.count + end)[begin != end], return_counts=True)
+    for pair, number in zip(pairs.tolist(), counts.tolist(), strict=True):
+        graph.add_edge(pair // found.count, pair % found.count, count=number)
+    return graph

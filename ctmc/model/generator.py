@@ -1,0 +1,381 @@
+"""The generator of a finite continuous-time Markov chain."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.sparse import coo_array, csc_array, csr_array, dia_array, issparse
+
+from ctmc.errors import ModelError, unknown_name
+from ctmc.model import communication, products
+from ctmc.model.distribution import Distribution, distribution
+from ctmc.model.memory import format_size
+from ctmc.model.recipe import Recipe
+from ctmc.model.reward import Reward, check_rewards, variable_rewards
+from ctmc.model.state_space import Lattice, StateSpace, Variable
+from ctmc.model.summary import Rows, Summarised
+
+if TYPE_CHECKING:
+    from ctmc.solution import Solution
+
+Measures = Callable[["Solution"], Mapping[str, Any]]
+
+
+class ProductCounter:
+    """Counts the products with the generator; a sweep over all entries counts as one."""
+
+    def __init__(self) -> None:
+        self.products = 0
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Generator(Summarised):
+    """A finite continuous-time Markov chain: states, rates, exit rates, and what is known about them.
+
+    The off-diagonal rates are stored once, by destination; exit rates are stored apart, so rows of the generator Q sum to
+    zero by construction.  Distributions are rows.  Models are immutable: arrays are read-only, changes make copies.
+
+    Parameters
+    ----------
+    space : StateSpace
+        The states and their order.
+    indptr : ndarray of int64, shape (n + 1,)
+        Entries ``indptr[j]:indptr[j + 1]`` lead into state j.
+    sources : ndarray of int32 or int64, shape (entries,)
+        Where each entry comes from; ascending for each j.
+    rates : ndarray of float64, shape (entries,)
+        Positive rates, per the user's unit of time.
+    exit_rates : ndarray of float64, shape (n,), optional
+        Total rate out of each state; computed when not given.
+    initial : Distribution, optional
+        Initial distribution.
+    labels : mapping of str to ndarray of bool, shape (n,)
+        Named sets of states.
+    rewards : mapping of str to Reward
+        Named rewards; every variable of the states is one by itself.
+    measures : callable, optional
+        Maps a `Solution` to named numbers, or arrays per server.
+    notes : tuple of str
+        What a reader of any answer should know.
+    recipe : Recipe, optional
+        Builder and parameters that make this model again.
+    content_hash : str, optional
+        Hash of the stored model, where it was loaded or saved.
+
+    Raises
+    ------
+    ModelError
+        If the arrays are not a generator; the message names the first bad state or transition.
+
+    Examples
+    --------
+    >>> chain = Generator.from_matrix([[-1, 1], [2, -2]])
+    >>> chain.forward(np.array([.5, .5])).tolist(), chain.uniformization_rate
+    ([0.5, -0.5], 2.0)
+    """
+
+    space: StateSpace
+    indptr: np.ndarray
+    sources: np.ndarray
+    rates: np.ndarray
+    exit_rates: np.ndarray = None  # type: ignore[assignment]  # always an array after __post_init__
+    initial: Distribution | None = None
+    labels: Mapping[str, np.ndarray] = field(default_factory=dict)
+    rewards: Mapping[str, Reward] = field(default_factory=dict)
+    measures: Measures | None = None
+    notes: tuple[str, ...] = ()
+    recipe: Recipe | None = None
+    content_hash: str | None = None
+    _counter: ProductCounter | None = None
+
+    def __post_init__(self) -> None:
+        n = self.space.size
+        if self.indptr.shape != (n + 1,) or self.indptr.dtype != np.int64:
+            raise ModelError(
+                f"indptr has shape {self.indptr.shape} and type {self.indptr.dtype}; allowed is ({n + 1},) int64."
+            )
+        entries = self.rates.shape[0] if self.rates.ndim == 1 else -1
+        if (
+            self.sources.shape != (entries,)
+            or self.rates.dtype != np.float64
+            or self.sources.dtype not in (np.int32, np.int64)
+        ):
+            raise ModelError("sources (int32 or int64) and rates (float64) must be vectors of the same length.")
+        if self.indptr[0] != 0 or self.indptr[-1] != entries:
+            raise ModelError(f"indptr runs from {self.indptr[0]} to {self.indptr[-1]}; allowed is 0 to {entries}.")
+        self._check_entries()
+        sums = np.zeros(n)
+        products.exit_sums(*self._unsigned, self.rates, sums)
+        if not np.isfinite(sums).all():
+            raise ModelError(f"the rates out of state {self._name(int(np.argmin(np.isfinite(sums))))} sum to infinity.")
+        if self.exit_rates is None:
+            object.__setattr__(self, "exit_rates", sums)
+        else:
+            if self.exit_rates.shape != (n,) or self.exit_rates.dtype != np.float64:
+                raise ModelError(f"exit rates have shape {self.exit_rates.shape}; allowed is ({n},) float64.")
+            bad = ~(np.abs(self.exit_rates - sums) <= 1e-12 * sums)
+            if bad.any():
+                i = int(np.argmax(bad))
+                raise ModelError(
+                    f"the exit rate of state {self._name(i)} is {self.exit_rates[i]!r}, but its rates sum to {sums[i]!r}."
+                )
+        self._check_names()
+        for array in (self.indptr, self.sources, self.rates, self.exit_rates):
+            array.flags.writeable = False
+
+    def _check_names(self) -> None:
+        labels = {}
+        for name, states in self.labels.items():
+            member = np.array(states)
+            if member.shape != (self.size,) or member.dtype != bool:
+                raise ModelError(f"label {name!r} has shape {member.shape}; allowed is ({self.size},) of truth values.")
+            member.flags.writeable = False
+            labels[name] = member
+        object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "rewards", check_rewards(self.rewards, self.size))
+
+    def _check_entries(self) -> None:
+        kind, where = products.first_fault(self.indptr, self.sources, self.rates)
+        if not kind:
+            return
+        if kind == 1:
+            raise ModelError(f"indptr decreases after state {self._name(where)}.")
+        target = int(np.searchsorted(self.indptr, where, side="right")) - 1
+        source = int(self.sources[where])
+        into = f"of the transition into state {self._name(target)} (entry {where})"
+        if kind == 2:
+            raise ModelError(f"the source {into} is {source}; allowed is 0 to {self.size - 1}.")
+        if kind == 3:
+            raise ModelError(
+                f"the source {into} is {source}, not larger than the one before; each source stands once, ascending."
+            )
+        if kind == 4:
+            raise ModelError(
+                f"state {self._name(target)} has a transition to itself (entry {where}); it has no effect, leave it out."
+            )
+        raise ModelError(
+            f"the rate from state {self._name(source)} to state {self._name(target)} is {float(self.rates[where])!r}; "
+            "allowed are positive, finite rates."
+        )
+
+    def _name(self, position: int) -> str:
+        return f"{position} {tuple(self.space.states(position).tolist())}"
+
+    # ---- construction -------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_matrix(cls, matrix: Any, space: StateSpace | None = None, **known: Any) -> Generator:
+        """Make a model from a square matrix, dense or sparse.
+
+        Parameters
+        ----------
+        matrix : array or sparse matrix, shape (n, n)
+            Entry (i, j) is the rate from i to j.  With a diagonal, rows must sum to zero (within 1e-9 of the exit rate;
+            the diagonal is then recomputed from the rates); with an all-zero diagonal, it holds the rates alone.
+        space : StateSpace, optional
+            By default the states are 0 .. n - 1, variable ``state``.
+        **known
+            Other fields of the class: `initial` (in any form that `distribution` takes), `labels`, `rewards`, `notes`.
+
+        Raises
+        ------
+        ModelError
+            If the matrix is not square, has negative or non-finite rates, or a row that does not sum to zero.
+        """
+        entries = (
+            coo_array(matrix) if issparse(matrix) else coo_array(np.atleast_2d(np.asarray(matrix, dtype=np.float64)))
+        )
+        if entries.ndim != 2 or entries.shape[0] != entries.shape[1] or not entries.shape[0]:
+            raise ModelError(f"the matrix has shape {entries.shape}; allowed is a square, non-empty one.")
+        n = entries.shape[0]
+        rows, columns = entries.coords
+        rates = np.asarray(entries.data, dtype=np.float64)
+        diagonal = np.bincount(rows[rows == columns], weights=rates[rows == columns], minlength=n)
+        model = cls.from_transitions(
+            rows, columns, rates, space or Lattice((n - 1,), variables=(Variable("state"),)), **known
+        )
+        bad = ~(np.abs(diagonal + model.exit_rates) <= 1e-9 * model.exit_rates)
+        if diagonal.any() and bad.any():
+            i = int(np.argmax(bad))
+            raise ModelError(
+                f"row {model._name(i)} sums to {diagonal[i] + model.exit_rates[i]:.6g}, its diagonal being {diagonal[i]:.6g}; "
+                "rows of a generator sum to zero."
+            )
+        return model
+
+    @classmethod
+    def from_transitions(cls, sources: Any, targets: Any, rates: Any, space: StateSpace, **known: Any) -> Generator:
+        """Make a model from a list of transitions; doubled ones add up, those from a state to itself are left out.
+
+        Parameters
+        ----------
+        sources, targets : array of int, shape (entries,)
+            Positions in `space`.
+        rates : array of float, shape (entries,)
+            Non-negative; zeros are left out.
+        space : StateSpace
+        **known
+            Other fields of the class.
+        """
+        sources, targets = np.asarray(sources), np.asarray(targets)
+        rates = np.asarray(rates, dtype=np.float64)
+        moves = sources != targets
+        bad = moves & ~((rates >= 0) & np.isfinite(rates))
+        if bad.any():
+            k = int(np.argmax(bad))
+            raise ModelError(
+                f"the rate from state {sources[k]} to state {targets[k]} is {float(rates[k])!r}; "
+                "allowed are non-negative, finite rates."
+            )
+        keep = moves & (rates > 0)
+        n = space.size
+        columns = csc_array(coo_array((rates[keep], (sources[keep], targets[keep])), shape=(n, n)))
+        columns.sum_duplicates()
+        if known.get("initial") is not None:
+            known["initial"] = distribution(space, known["initial"])
+        narrow = np.int32 if n <= np.iinfo(np.int32).max else np.int64
+        return cls(space, columns.indptr.astype(np.int64), columns.indices.astype(narrow), columns.data, **known)
+
+    def replace(self, **changes: Any) -> Generator:
+        """Return a copy with other initial, labels, rewards, measures, notes, recipe or content_hash; arrays are shared."""
+        allowed = {"initial", "labels", "rewards", "measures", "notes", "recipe", "content_hash"}
+        if not changes.keys() <= allowed:
+            raise unknown_name("replaceable field", next(iter(changes.keys() - allowed)), allowed)
+        if changes.get("initial") is not None:
+            changes["initial"] = distribution(self.space, changes["initial"])
+        changed = copy.copy(self)
+        changed.__dict__.pop("all_rewards", None)
+        for name, value in changes.items():
+            object.__setattr__(changed, name, value)
+        changed._check_names()
+        return changed
+
+    def with_reward(self, name: str, values: Any, description: str = "") -> Generator:
+        """Return a copy with one more reward: an array of shape (n,) or (n, length), or a function of the states."""
+        return self.replace(rewards={**self.rewards, name: Reward(values, description)})
+
+    # ---- what solvers see -----------------------------------------------------------------------------------------
+
+    @property
+    def size(self) -> int:
+        """Number of states."""
+        return self.space.size
+
+    @property
+    def entries(self) -> int:
+        """Number of transitions."""
+        return len(self.rates)
+
+    @cached_property
+    def uniformization_rate(self) -> float:
+        """The largest exit rate; 1 where there is none."""
+        return float(self.exit_rates.max()) or 1.0
+
+    @cached_property
+    def _unsigned(self) -> tuple[np.ndarray, np.ndarray]:
+        return products.unsigned(self.indptr), products.unsigned(self.sources)
+
+    @property
+    def inflow(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(indptr, sources, rates) by destination, index arrays unsigned: what sweeps read."""
+        return *self._unsigned, self.rates
+
+    def count_products(self, number: int = 1) -> None:
+        """Add to the count of products; a no-op outside `solve`."""
+        if self._counter is not None:
+            self._counter.products += number
+
+    def counted(self, counter: ProductCounter) -> Generator:
+        """Return a view of this model that counts its products."""
+        view = copy.copy(self)
+        object.__setattr__(view, "_counter", counter)
+        return view
+
+    def forward(self, p: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Return p Q, the change of a distribution per unit of time; shape (n,)."""
+        return self._product(products.forward, p, out)
+
+    def backward(self, v: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Return Q v, the change of the expectation of v per unit of time; shape (n,)."""
+        return self._product(products.backward, v, out)
+
+    def _product(self, kernel: Callable[..., None], x: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+        x = np.ascontiguousarray(x, dtype=np.float64)
+        if x.shape != (self.size,):
+            raise ModelError(f"the vector has shape {x.shape}; allowed is ({self.size},).")
+        if out is None:
+            out = np.empty(self.size)
+        self.count_products()
+        kernel(*self.inflow, self.exit_rates, x, out)
+        return out
+
+    def to_scipy(self) -> csr_array:
+        """Return Q as a csr_array, diagonal included."""
+        rates = csc_array((self.rates, self.sources, self.indptr), shape=(self.size, self.size))
+        diagonal = dia_array((-self.exit_rates[None], [0]), shape=(self.size, self.size))
+        return csr_array(rates + csc_array(diagonal))
+
+    # ---- structure ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def classes(self) -> communication.Classes:
+        """The communicating classes, found once."""
+        return communication.classes(self.indptr, self.sources)
+
+    @cached_property
+    def coloring(self) -> np.ndarray | None:
+        """A 2-coloring of the states that every transition changes, or None; found once."""
+        return communication.two_coloring(self.indptr, self.sources)
+
+    @cached_property
+    def slow_classes(self) -> list[tuple[float, np.ndarray]]:
+        """Parts that hardly exchange anything, as (threshold, part of each state); empty for most models; found once."""
+        return communication.slow_classes(self.indptr, self.sources, self.rates, self.exit_rates)
+
+    def restricted(self, positions: np.ndarray) -> Generator:
+        """Return the chain on some states only, transitions out of them dropped; no rewards, labels or measures."""
+        number = np.full(self.size, -1, dtype=np.int64)
+        number[positions] = np.arange(len(positions))
+        target = number[np.repeat(np.arange(self.size), np.diff(self.indptr))]
+        source = number[self.sources]
+        keep = (target >= 0) & (source >= 0)
+        space = Lattice((len(positions) - 1,), variables=(Variable("state"),))
+        return Generator.from_transitions(source[keep], target[keep], self.rates[keep], space)
+
+    # ---- rewards --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def all_rewards(self) -> dict[str, Reward]:
+        """Rewards by name: those given, and the variables of the states."""
+        return {**variable_rewards(self.space), **self.rewards}
+
+    def weighted_slabs(self, value: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+        """Yield (positions, states, probabilities) slab by slab; probabilities (m,) or (times, m) as `value` is."""
+        for positions, states in self.space.slabs():
+            yield positions, states, value[..., positions]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the stored arrays."""
+        return self.indptr.nbytes + self.sources.nbytes + self.rates.nbytes + self.exit_rates.nbytes
+
+    def _summary(self) -> tuple[str, Rows]:
+        recipe = self.recipe
+        rows: list[tuple[str, object]] = [
+            ("states", f"{self.size:,} ({self.space.describe()})"),
+            ("transitions", f"{self.entries:,}"),
+            ("largest exit rate", f"{self.exit_rates.max():.6g}"),
+            ("memory", format_size(self.nbytes)),
+            ("rewards", ", ".join(self.all_rewards)),
+        ]
+        if self.labels:
+            rows.append(("labels", ", ".join(self.labels)))
+        if recipe:
+            rows += [(name, value) for name, value in recipe.parameters.items() if value is not None]
+        rows += [("note", note) for note in self.notes]
+        return f"Generator{': ' + recipe.builder if recipe else ''}", rows

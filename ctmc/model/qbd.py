@@ -1,0 +1,458 @@
+"""Quasi-birth-and-death processes: levels of phases, homogeneous from some level on, and their matrix-geometric answers.
+
+`up`, `local` and `down` name the blocks that lead one level up, stay, and lead one level down; books disagree on A_0, A_1,
+A_2.  Source: M. F. Neuts, *Matrix-Geometric Solutions in Stochastic Models*, 1981, chapter 3; G. Latouche and V. Ramaswami,
+*Introduction to Matrix Analytic Methods in Stochastic Modeling*, SIAM 1999, doi:10.1137/1.9780898719734.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.sparse import block_array, csr_array, dia_array, issparse
+
+from ctmc.errors import ModelError
+from ctmc.model.elimination import gth
+from ctmc.model.generator import Generator
+from ctmc.model.memory import require_memory
+from ctmc.model.recipe import Recipe
+from ctmc.model.reward import Reward, variable_rewards
+from ctmc.model.state_space import SLAB, Listed, Variable
+from ctmc.model.summary import Rows, Summarised
+
+if TYPE_CHECKING:
+    from ctmc.solution import Solution
+
+NEGLIGIBLE = 1e-20
+"""Mass of the levels beyond which sums over all levels stop."""
+_MOST_LEVELS = 10_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """The blocks of one boundary level.
+
+    Attributes
+    ----------
+    down : csr_array, shape (m, phases of the level below), or None for level 0
+    local : csr_array, shape (m, m)
+        Off-diagonal rates and, on its diagonal, minus the exit rates.
+    up : csr_array, shape (m, phases of the level above)
+    """
+
+    down: csr_array | None
+    local: csr_array
+    up: csr_array
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class QBD(Summarised):
+    """A quasi-birth-and-death process with a level-dependent boundary.
+
+    Levels 0 .. b are the boundary, each with its own blocks; level b has as many phases as every level above, and its `up`
+    is the repeating one.  Levels above b have the repeating blocks.
+
+    Parameters
+    ----------
+    up, local, down : csr_array, shape (m, m)
+        Repeating blocks; `local` carries its diagonal.
+    boundary : tuple of Level
+        Levels 0 .. b.
+    phases : tuple of ndarray of int, shape (phases of the level, k)
+        Coordinates of the states of levels 0 .. b after the level itself; the last serves all levels above.
+    variables : tuple of Variable
+        Names of the coordinates, the level first.
+    rewards : mapping of str to Reward
+        Functions of the states, the level being coordinate 0.
+    measures, notes, recipe, content_hash
+        As in `Generator`.
+
+    Examples
+    --------
+    >>> queue = QBD.from_blocks([[1.0]], [[-3.0]], [[2.0]])      # M/M/1 at load 1/2
+    >>> queue.drift, queue.truncate(levels=4).size
+    (-1.0, 4)
+    """
+
+    up: csr_array
+    local: csr_array
+    down: csr_array
+    boundary: tuple[Level, ...]
+    phases: tuple[np.ndarray, ...]
+    variables: tuple[Variable, ...]
+    rewards: Mapping[str, Reward] = field(default_factory=dict)
+    measures: Callable[[Solution], Mapping[str, Any]] | None = None
+    notes: tuple[str, ...] = ()
+    recipe: Recipe | None = None
+    content_hash: str | None = None
+
+    @classmethod
+    def from_blocks(
+        cls,
+        up: Any,
+        local: Any,
+        down: Any,
+        boundary: Sequence[Sequence[Any]] | None = None,
+        *,
+        phases: Sequence[Any] | None = None,
+        variables: tuple[Variable, ...] | None = None,
+        **known: Any,
+    ) -> QBD:
+        """Make a QBD from dense or sparse blocks.
+
+        Parameters
+        ----------
+        up, local, down : array or sparse matrix, shape (m, m)
+            Repeating blocks; `local` carries its diagonal, and rows of up + local + down sum to zero.
+        boundary : sequence of (down, local, up), optional
+            Blocks of levels 0, 1, .., b; `down` of level 0 is None.  `up` of level b must be the repeating one, or None.
+            Without it level 0 has the local block ``local + down``: a step down at level 0 changes the phase only.
+        phases, variables, **known
+            Other fields of the class; by default a state is (level, phase).
+
+        Raises
+        ------
+        ModelError
+            If shapes do not fit, a rate is negative or not finite, or a row does not sum to zero.
+        """
+        blocks = {"up": _block("up", up), "local": _block("local", local), "down": _block("down", down)}
+        m = blocks["local"].shape[0]
+        for name, block in blocks.items():
+            if block.shape != (m, m) or not m:
+                raise ModelError(f"block {name} has shape {block.shape}; allowed is ({m}, {m}), the shape of local.")
+        repeating = _checked_row("of the repeating part", blocks["down"], blocks["local"], blocks["up"])
+        assert repeating.down is not None
+        if boundary is None:
+            boundary = [(None, repeating.local + repeating.down, None)]
+        levels: list[Level] = []
+        for number, given in enumerate(boundary):
+            if len(given) != 3:
+                raise ModelError(
+                    f"boundary level {number} has {len(given)} blocks; allowed are three: (down, local, up)."
+                )
+            last = number == len(boundary) - 1
+            own = _block(f"local of boundary level {number}", given[1])
+            size = own.shape[0]
+            below = levels[-1].local.shape[0] if levels else 0
+            above = m if last else np.shape(_block("local", boundary[number + 1][1]))[0]
+            step_up = repeating.up if last and given[2] is None else _block(f"up of boundary level {number}", given[2])
+            step_down = None if number == 0 else _block(f"down of boundary level {number}", given[0])
+            if number == 0 and given[0] is not None:
+                raise ModelError("boundary level 0 has a block down; allowed is None: there is no level below.")
+            if (
+                own.shape != (size, size)
+                or step_up.shape != (size, above)
+                or (step_down is not None and step_down.shape != (size, below))
+            ):
+                raise ModelError(
+                    f"the blocks of boundary level {number} have shapes down {None if step_down is None else step_down.shape}, "
+                    f"local {own.shape}, up {step_up.shape}; allowed are ({size}, {below}), ({size}, {size}), ({size}, {above})."
+                )
+            levels.append(_checked_row(f"of boundary level {number}", step_down, own, step_up))
+        if not levels:
+            raise ModelError("boundary is empty; allowed are the blocks of levels 0, 1, .. or None.")
+        if levels[-1].local.shape[0] != m or abs(levels[-1].up - repeating.up).max() > 0:
+            raise ModelError(
+                f"the last boundary level has {levels[-1].local.shape[0]} phases or an up block of its own; "
+                f"allowed are {m} phases and the repeating up block, so that the levels above are homogeneous."
+            )
+        tables = [np.arange(level.local.shape[0])[:, None] for level in levels] if phases is None else list(phases)
+        variables = variables or (Variable("level"), Variable("phase"))
+        width = sum(variable.width for variable in variables) - 1
+        tables = [np.array(table, dtype=np.int64).reshape(len(table), -1) for table in tables]
+        for number, (table, level) in enumerate(zip(tables, levels, strict=True)):
+            if table.shape != (level.local.shape[0], width):
+                raise ModelError(
+                    f"the phases of level {number} have shape {table.shape}; allowed is ({level.local.shape[0]}, {width})."
+                )
+            table.flags.writeable = False
+        return cls(repeating.up, repeating.local, repeating.down, tuple(levels), tuple(tables), variables, **known)
+
+    @property
+    def phase_count(self) -> int:
+        """Number of phases of every level from the last boundary level on."""
+        return int(self.local.shape[0])
+
+    @property
+    def boundary_levels(self) -> int:
+        """Number of boundary levels, b + 1."""
+        return len(self.boundary)
+
+    @cached_property
+    def drift(self) -> float:
+        """Mean number of levels gained per unit of time far from the boundary; negative where the QBD is stable.
+
+        With x the stationary distribution of up + local + down, the drift is x up 1 - x down 1.  Where the phases fall into
+        several recurrent classes, the largest of their drifts.
+        """
+        m = self.phase_count
+        require_memory("the drift test", 3 * 8 * m * m)
+        phase_chain = Generator.from_matrix(self.up + self.local + self.down)
+        gain = self.up.sum(axis=1) - self.down.sum(axis=1)
+        found = phase_chain.classes
+        drifts = []
+        for number in found.recurrent:
+            members = found.members(number)
+            chain = phase_chain.restricted(members)
+            drifts.append(float(gth(chain.to_scipy().toarray()) @ gain[members]))
+        return max(drifts)
+
+    def level_states(self, level: int) -> np.ndarray:
+        """Return the states of a level, shape (phases, dimension), the level being coordinate 0."""
+        table = self.phases[min(level, len(self.phases) - 1)]
+        return np.column_stack([np.full(len(table), level), table])
+
+    def truncate(self, levels: int) -> Generator:
+        """Return the finite chain on levels 0 .. levels - 1; steps up from the last one are dropped.
+
+        Parameters
+        ----------
+        levels : int
+            Number of levels, at least the boundary's.
+        """
+        if levels < self.boundary_levels:
+            raise ModelError(f"levels is {levels}; allowed is {self.boundary_levels} (the boundary) or more.")
+        size = sum(map(len, self.phases)) + (levels - self.boundary_levels) * self.phase_count
+        entries = sum(level.local.nnz + level.up.nnz for level in self.boundary)
+        entries += (levels - self.boundary_levels) * (self.up.nnz + self.local.nnz + self.down.nnz)
+        require_memory("the truncation", 60 * entries + 8 * size * len(self.variables), states=size, entries=entries)
+        chosen = [*self.boundary, *[Level(self.down, self.local, self.up)] * (levels - self.boundary_levels)]
+        matrix = self._assemble(chosen)
+        states = np.concatenate([self.level_states(level) for level in range(levels)])
+        return Generator.from_matrix(
+            _without_diagonal(matrix),
+            Listed(states, self.variables),
+            rewards=self.rewards,
+            measures=None,
+            notes=(*self.notes, f"The QBD cut at {levels} levels: steps up from level {levels - 1} are dropped."),
+        )
+
+    def censored_boundary(self, g: np.ndarray) -> Generator:
+        """Return the chain watched only while it is on the boundary levels, a finite generator.
+
+        Above the boundary the chain comes back to level b in the phases that G tells, so the local block of level b gains
+        up G.  Its stationary vector is proportional to the boundary part of the QBD's.
+
+        Parameters
+        ----------
+        g : ndarray, shape (m, m)
+            First passage probabilities G to the level below.
+        """
+        last = self.boundary[-1]
+        returns = csr_array(self.up @ g)
+        levels = [*self.boundary[:-1], Level(last.down, csr_array(last.local + returns), last.up)]
+        return Generator.from_matrix(_without_diagonal(self._assemble(levels)))
+
+    @staticmethod
+    def _assemble(levels: Sequence[Level]) -> csr_array:
+        count = len(levels)
+        grid: list[list[csr_array | None]] = [[None] * count for _ in range(count)] if count <= 64 else []
+        if grid:
+            for i, level in enumerate(levels):
+                grid[i][i] = level.local
+                if i:
+                    grid[i][i - 1] = level.down
+                if i + 1 < count:
+                    grid[i][i + 1] = level.up
+            return csr_array(block_array(grid))
+        # block_array is quadratic in the number of blocks; far from the diagonal there is nothing to look at
+        offsets = np.cumsum([0, *(level.local.shape[0] for level in levels)])
+        rows, columns, data = [], [], []
+        for i, level in enumerate(levels):
+            for block, target in ((level.down, i - 1), (level.local, i), (level.up, i + 1)):
+                if block is not None and 0 <= target < count:
+                    entries = block.tocoo()
+                    rows.append(entries.coords[0] + offsets[i])
+                    columns.append(entries.coords[1] + offsets[target])
+                    data.append(entries.data)
+        place = (np.concatenate(rows), np.concatenate(columns))
+        return csr_array((np.concatenate(data), place), shape=(offsets[-1], offsets[-1]))
+
+    @cached_property
+    def all_rewards(self) -> dict[str, Reward]:
+        """Rewards by name: those given, and the variables of the states."""
+        space = Listed(self.level_states(0), self.variables)
+        return {**variable_rewards(space), **self.rewards}
+
+    @property
+    def labels(self) -> dict[str, np.ndarray]:
+        """A QBD has infinitely many states and no labels."""
+        return {}
+
+    def replace(self, **changes: Any) -> QBD:
+        """Return a copy with other rewards, measures, notes, recipe or content_hash; blocks are shared."""
+        changed = copy.copy(self)
+        changed.__dict__.pop("all_rewards", None)
+        for name, value in changes.items():
+            object.__setattr__(changed, name, value)
+        return changed
+
+    def weighted_slabs(self, value: MatrixGeometric) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+        """Yield (positions, states, probabilities) of all levels until the mass beyond is below 1e-20."""
+        begin = 0
+        for number, weights in enumerate(value.boundary):
+            yield slice(begin, begin + len(weights)), self.level_states(number), weights
+            begin += len(weights)
+        m, at_once = self.phase_count, max(1, SLAB // self.phase_count)
+        level, weights = self.boundary_levels, value.boundary[-1] @ value.r
+        while value.mass_from(weights) > NEGLIGIBLE:
+            if level > _MOST_LEVELS:
+                raise ModelError(
+                    f"more than {_MOST_LEVELS:,} levels carry mass above {NEGLIGIBLE:g}; the decay rate is {value.decay_rate!r}."
+                )
+            rows = []
+            for _ in range(at_once):
+                rows.append(weights)
+                weights = weights @ value.r
+                if weights.sum() < NEGLIGIBLE * 1e-3:
+                    break
+            states = np.column_stack(
+                [np.repeat(np.arange(level, level + len(rows)), m), np.tile(self.phases[-1], (len(rows), 1))]
+            )
+            yield slice(begin, begin + len(states)), states, np.concatenate(rows)
+            begin += len(states)
+            level += len(rows)
+
+    def _summary(self) -> tuple[str, Rows]:
+        rows: list[tuple[str, object]] = [
+            ("boundary levels", f"{self.boundary_levels} (phases {', '.join(str(len(table)) for table in self.phases[:12])}"
+             f"{', ..' if len(self.phases) > 12 else ''})"),
+            ("phases above", self.phase_count),
+            ("state", ", ".join(v.name if v.length is None else f"{v.name}[0..{v.length - 1}]" for v in self.variables)),
+            ("mean drift", f"{self.drift:.6g} levels per unit of time"),
+        ]  # fmt: skip
+        if self.recipe:
+            rows += [(name, value) for name, value in self.recipe.parameters.items() if value is not None]
+        rows += [("note", note) for note in self.notes]
+        return f"QBD{': ' + self.recipe.builder if self.recipe else ''}", rows
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MatrixGeometric(Summarised):
+    """A stationary distribution over levels: boundary vectors, then pi_{b+k} = pi_b R^k.
+
+    Attributes
+    ----------
+    boundary : tuple of ndarray, shape (phases of the level,)
+        pi_0 .. pi_b.
+    r : ndarray, shape (m, m)
+        R: expected visits to the level above, per unit of exit flow.
+    g : ndarray, shape (m, m), or None
+        G: first passage probabilities to the level below.
+
+    Examples
+    --------
+    >>> answer = MatrixGeometric((np.array([.5]),), np.array([[.5]]))          # M/M/1 at load 1/2
+    >>> float(answer.tail(3)), answer.decay_rate, answer.mean_level
+    (0.125, 0.5, 1.0)
+    """
+
+    boundary: tuple[np.ndarray, ...]
+    r: np.ndarray
+    g: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        for array in (*self.boundary, self.r, *(() if self.g is None else (self.g,))):
+            array.flags.writeable = False
+
+    @cached_property
+    def decay_rate(self) -> float:
+        """The spectral radius of R, by which the mass of a level shrinks from one to the next (caudal characteristic)."""
+        return float(np.abs(np.linalg.eigvals(self.r)).max())
+
+    @cached_property
+    def _sums(self) -> tuple[np.ndarray, np.ndarray]:
+        # (I - R)^-1 1 and (I - R)^-2 R 1
+        identity = np.eye(len(self.r))
+        once = np.linalg.solve(identity - self.r, np.ones(len(self.r)))
+        return once, np.linalg.solve(identity - self.r, self.r @ once)
+
+    def mass_from(self, weights: np.ndarray) -> float:
+        """Return the mass of weights, weights R, weights R^2, ..; shape (m,)."""
+        return float(weights @ self._sums[0])
+
+    def level(self, k: int) -> np.ndarray:
+        """Return the probabilities of the states of level k, shape (phases,)."""
+        last = len(self.boundary) - 1
+        if k <= last:
+            return self.boundary[k]
+        return self.boundary[-1] @ np.linalg.matrix_power(self.r, k - last)
+
+    def tail(self, k: int) -> float:
+        """Return the probability of levels k, k + 1, .."""
+        last = len(self.boundary) - 1
+        if k > last:
+            return self.mass_from(self.level(k))
+        return float(sum(weights.sum() for weights in self.boundary[k:last])) + self.mass_from(self.boundary[-1])
+
+    @property
+    def mass(self) -> float:
+        """The total probability, 1 up to rounding."""
+        return self.tail(0)
+
+    @cached_property
+    def mean_level(self) -> float:
+        """The mean level, in closed form over the repeating levels."""
+        last = len(self.boundary) - 1
+        low = sum(k * float(weights.sum()) for k, weights in enumerate(self.boundary[:last]))
+        top = self.boundary[-1]
+        return low + last * self.mass_from(top) + float(top @ self._sums[1])
+
+    @property
+    def repeating_phases(self) -> np.ndarray:
+        """Total mass per phase of levels b, b + 1, ..: pi_b (I - R)^-1, shape (m,)."""
+        return np.asarray(np.linalg.solve(np.eye(len(self.r)) - self.r.T, self.boundary[-1]))
+
+    def _summary(self) -> tuple[str, Rows]:
+        rows: list[tuple[str, object]] = [
+            ("mean level", f"{self.mean_level:.10g}"),
+            ("decay rate", f"{self.decay_rate:.10g}"),
+        ]
+        rows += [(f"level {k}", f"{weights.sum():.6g}") for k, weights in enumerate(self.boundary[:6])]
+        return "Matrix-geometric distribution", rows
+
+
+def _block(name: str, given: Any) -> csr_array:
+    block = csr_array(
+        given if issparse(given) else np.atleast_2d(np.asarray(given, dtype=np.float64)), dtype=np.float64
+    )
+    if block is given or np.shares_memory(block.data, getattr(given, "data", None)):
+        block = block.copy()
+    if not np.isfinite(block.data).all():
+        raise ModelError(f"block {name} has entries that are not finite; allowed are finite rates.")
+    block.sum_duplicates()
+    block.eliminate_zeros()
+    return block
+
+
+def _checked_row(where: str, down: csr_array | None, local: csr_array, up: csr_array) -> Level:
+    """Check signs and row sums of a level's blocks and recompute the diagonal from the rates."""
+    rates = _without_diagonal(local)
+    for name, block in (("down", down), ("local", rates), ("up", up)):
+        if block is not None and block.nnz and block.data.min() < 0:
+            entry = block.tocoo()
+            k = int(np.argmin(entry.data))
+            row, column = int(entry.coords[0][k]), int(entry.coords[1][k])
+            raise ModelError(
+                f"block {name} {where} has the rate {float(entry.data[k])!r} at ({row}, {column}); allowed are rates >= 0."
+            )
+    exits = rates.sum(axis=1) + up.sum(axis=1) + (0 if down is None else down.sum(axis=1))
+    diagonal = local.diagonal()
+    bad = ~(np.abs(diagonal + exits) <= 1e-9 * np.maximum(exits, np.abs(diagonal)))
+    if bad.any():
+        i = int(np.argmax(bad))
+        raise ModelError(
+            f"row {i} of the blocks {where} sums to {diagonal[i] + exits[i]:.6g}; rows of up + local + down sum to zero."
+        )
+    return Level(down, csr_array(rates - dia_array((exits[None], [0]), shape=rates.shape)), up)
+
+
+def _without_diagonal(matrix: csr_array) -> csr_array:
+    entries = matrix.tocoo()
+    off = entries.coords[0] != entries.coords[1]
+    return csr_array((entries.data[off], (entries.coords[0][off], entries.coords[1][off])), shape=matrix.shape)

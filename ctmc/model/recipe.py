@@ -1,0 +1,191 @@
+"""How a model was made: builder, version and parameters, with a hash that finds it again; and the builder decorator."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from ctmc.errors import ModelError, printable, unknown_name
+
+if TYPE_CHECKING:
+    from ctmc.model.generator import Generator
+    from ctmc.model.qbd import QBD
+
+    Model: TypeAlias = Generator | QBD
+
+RECIPE_SCHEMA = 1
+"""Raised whenever the same recipe would make another model; part of every recipe's hash."""
+
+_code_allowed: ContextVar[bool] = ContextVar("code_allowed", default=False)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A builder's name and version with canonical parameters.
+
+    Attributes
+    ----------
+    builder : str
+    version : int
+        The builder's own version.
+    parameters : mapping of str to JSON value
+        Every parameter that was not left at its default, as plain numbers, strings, booleans and lists; a function stands
+        as ``module:function``.
+    functions : mapping of str to str
+        For each parameter that is a function, the SHA-256 of its source; empty where there is none to be had.
+
+    Examples
+    --------
+    >>> Recipe("birth_death", 1, {"births": [1.0], "deaths": [2.0]}).hash[:12]
+    '1d9fb0e7e3b4'
+    """
+
+    builder: str
+    version: int
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    functions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether the recipe makes the same model again: every function has a source to compare."""
+        return all(self.functions.values())
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the canonical JSON form, hexadecimal."""
+        form = [RECIPE_SCHEMA, self.builder, self.version, self.parameters, self.functions]
+        return hashlib.sha256(json.dumps(form, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def plain(name: str, value: Any) -> Any:
+    """Return a parameter's value as JSON would give it back: lists, floats, ints, strings, booleans, None.
+
+    Examples
+    --------
+    >>> plain("example", (np.float64(1.5), np.int64(2), "random"))
+    [1.5, 2, 'random']
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(name, item) for key, item in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [plain(name, item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if callable(value):
+        return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__name__)}"
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ModelError(f"{name} has a value of type {type(value).__name__}; allowed are numbers, text and lists of them.")
+
+
+def builder(
+    version: int, dress: Callable[..., Model] | None = None
+) -> Callable[[Callable[..., Model]], Callable[..., Model]]:
+    """Make a function a builder: its model carries the recipe, and is dressed.
+
+    Parameters
+    ----------
+    version : int
+        Raised whenever the same parameters would give other arrays.
+    dress : callable, optional
+        ``dress(model, **parameters)`` returns the model with rewards, measures and notes.  It is kept apart from the
+        arrays, so that a stored model gets them back without being built again.
+
+    Returns
+    -------
+    callable
+        The decorator.  Unknown parameters raise `UnknownNameError`, missing ones `ModelError`.
+    """
+
+    def decorate(function: Callable[..., Model]) -> Callable[..., Model]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def build(*args: Any, **kwargs: Any) -> Model:
+            for name in kwargs:
+                if name not in signature.parameters:
+                    raise unknown_name(f"parameter of {function.__name__}", name, signature.parameters)
+            try:
+                given = signature.bind(*args, **kwargs).arguments
+            except TypeError as error:
+                raise ModelError(f"{function.__name__}: {error}; needed are {_required(signature)}.") from None
+            defaults = {name: parameter.default for name, parameter in signature.parameters.items()}
+            chosen = {name: plain(name, value) for name, value in given.items() if not _same(value, defaults[name])}
+            functions = {name: _source_hash(value) for name, value in given.items() if callable(value)}
+            recipe = Recipe(function.__name__, version, chosen, functions)
+            model = function(**given).replace(recipe=recipe)
+            return model if dress is None else dress(model, **{**defaults, **given})
+
+        build.version, build.dress = version, dress  # type: ignore[attr-defined]
+        return build
+
+    return decorate
+
+
+def _same(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and not isinstance(value, np.ndarray) and bool(value == default)
+
+
+def _required(signature: inspect.Signature) -> str:
+    return ", ".join(name for name, parameter in signature.parameters.items() if parameter.default is parameter.empty)
+
+
+def _source_hash(function: Any) -> str:
+    if getattr(function, "__module__", "__main__") == "__main__" or "<" in getattr(function, "__qualname__", "<"):
+        return ""  # cannot be imported again by name
+    try:
+        return hashlib.sha256(inspect.getsource(function).encode()).hexdigest()
+    except (OSError, TypeError):
+        return ""
+
+
+@contextmanager
+def allowed_code(allowed: bool = True) -> Iterator[None]:
+    """Allow, inside a ``with`` block, that a function named in a file or on the command line is imported."""
+    token = _code_allowed.set(allowed)
+    try:
+        yield
+    finally:
+        _code_allowed.reset(token)
+
+
+def code_is_allowed() -> bool:
+    """Return whether names of functions may be imported here."""
+    return _code_allowed.get()
+
+
+def function_named(parameter: str, name: str) -> Callable[..., Any]:
+    """Return the function ``module:function``, if importing it is allowed.
+
+    Raises
+    ------
+    ModelError
+        If it is not allowed (nothing is imported then), or there is no such function.
+    """
+    module, _, path = name.partition(":")
+    if not code_is_allowed():
+        raise ModelError(
+            f"{parameter} names the function {printable(name)!r}, whose code would run; allow it with --allow-code, "
+            "or in Python pass the function itself."
+        )
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ModelError(
+            f"{parameter} is {printable(name)!r}, which cannot be imported: {printable(error)}."
+        ) from error
+    if not callable(found):
+        raise ModelError(f"{parameter} is {printable(name)!r}, a {type(found).__name__}; allowed is a function.")
+    return found  # type: ignore[no-any-return]

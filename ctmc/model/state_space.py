@@ -1,0 +1,347 @@
+"""State spaces: which states there are, and in which order.
+
+Two kinds with one interface.  A `Lattice` is a box of integer vectors, optionally cut at a total, ordered
+lexicographically with the last coordinate fastest; positions are computed from counting tables, so nothing is stored per
+state.  A `Listed` space is a table of states in a given order, searched by bisection.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ctmc.errors import ModelError, printable
+
+SLAB = 1 << 16
+"""States per slab wherever something is evaluated state by state."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A named coordinate of the states: a scalar (`length` None) or a vector of `length` coordinates."""
+
+    name: str
+    length: int | None = None
+
+    @property
+    def width(self) -> int:
+        """Number of coordinates."""
+        return 1 if self.length is None else self.length
+
+
+class StateSpace(ABC):
+    """What both kinds of state space offer: `size`, `index`, `states`, `slabs` and named variables."""
+
+    variables: tuple[Variable, ...]
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Number of states."""
+
+    @property
+    def dimension(self) -> int:
+        """Number of coordinates of a state."""
+        return sum(variable.width for variable in self.variables)
+
+    @abstractmethod
+    def states(self, indices: Any) -> np.ndarray:
+        """Return the states at these positions.
+
+        Parameters
+        ----------
+        indices : int or array of int, shape (m,)
+            Positions in [0, size).
+
+        Returns
+        -------
+        ndarray of int64, shape (m, dimension), or (dimension,) for one position
+        """
+
+    @abstractmethod
+    def find(self, states: np.ndarray) -> np.ndarray:
+        """Return the position of each row of an (m, dimension) int64 array, -1 where it is not in the space."""
+
+    def index(self, states: Any) -> Any:
+        """Return the position of one state, or of each row of states.
+
+        Parameters
+        ----------
+        states : array of int, shape (dimension,) or (m, dimension)
+
+        Returns
+        -------
+        int, or ndarray of int64, shape (m,)
+
+        Raises
+        ------
+        ModelError
+            If a state is outside the space.
+        """
+        table = np.asarray(states)
+        if table.ndim == 0:
+            table = table[None]
+        width = table.shape[-1] if table.ndim else 0
+        whole = table.dtype.kind in "iu" or (table.dtype.kind == "f" and np.all(table == np.floor(table)))
+        if table.ndim > 2 or width != self.dimension or not whole:
+            raise ModelError(
+                f"state {_short(states)} does not fit: a state has {self.dimension} whole numbers ({self.describe()})."
+            )
+        rows = np.atleast_2d(table).astype(np.int64)
+        positions = self.find(rows)
+        missing = np.flatnonzero(positions < 0)
+        if missing.size:
+            bad = tuple(rows[missing[0]].tolist())
+            raise ModelError(f"state {bad} is not in the state space ({self.describe()}).")
+        return positions if table.ndim == 2 else int(positions[0])
+
+    def slabs(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield (slice of positions, states there), a slab at a time, in order."""
+        for begin in range(0, self.size, SLAB):
+            end = min(begin + SLAB, self.size)
+            yield slice(begin, end), self.states(np.arange(begin, end))
+
+    def columns(self, states: np.ndarray) -> dict[str, np.ndarray]:
+        """Split an (m, dimension) table into the named variables, (m,) for scalars and (m, length) for vectors."""
+        columns: dict[str, np.ndarray] = {}
+        begin = 0
+        for variable in self.variables:
+            end = begin + variable.width
+            columns[variable.name] = states[:, begin] if variable.length is None else states[:, begin:end]
+            begin = end
+        return columns
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return what is in the space, as a phrase."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.size:,} states; {self.describe()})"
+
+
+@dataclass(frozen=True, repr=False)
+class Lattice(StateSpace):
+    """All integer vectors with 0 <= x_i <= limits[i] and, if `total` is given, x_1 + .. + x_M <= total.
+
+    Parameters
+    ----------
+    limits : tuple of int
+        Largest value of each coordinate.
+    total : int, optional
+        Largest sum of the coordinates.
+    variables : tuple of Variable, optional
+        Names; by default one vector variable ``x``.
+
+    Examples
+    --------
+    >>> space = Lattice((2, 2), total=3)
+    >>> space.size, space.index((2, 1)), space.states(7).tolist()
+    (8, 7, [2, 1])
+    """
+
+    limits: tuple[int, ...]
+    total: int | None = None
+    variables: tuple[Variable, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "limits", tuple(int(limit) for limit in self.limits))
+        if not self.variables:
+            object.__setattr__(self, "variables", (Variable("x", len(self.limits)),))
+        if not self.limits or min(self.limits) < 0 or (self.total is not None and self.total < 0):
+            raise ModelError(f"limits {self.limits} with total {self.total} do not span a lattice; all must be >= 0.")
+        if self.total is not None and self.total >= sum(self.limits):
+            object.__setattr__(self, "total", None)
+        if self.dimension != len(self.limits):
+            raise ModelError(
+                f"the variables name {self.dimension} coordinates, but there are {len(self.limits)} limits."
+            )
+        if self.size > np.iinfo(np.int64).max:
+            raise ModelError(f"limits {self.limits} span {self.size:.3g} states, more than 64-bit indices can count.")
+
+    @cached_property
+    def size(self) -> int:
+        if self.total is None:
+            size = 1
+            for limit in self.limits:
+                size *= limit + 1
+            return size
+        counts = [1] * (self.total + 1)
+        for limit in reversed(self.limits):
+            counts = _convolve_box(counts, limit)
+        return counts[self.total]
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """Counting table, shape (dimension + 1, T + 2) int64: ``counts[i, r + 1]`` is the number of ways to choose
+        coordinates i, i + 1, .. with sum <= r, and column 0 (nothing left) is 0.  T is the total, or the sum of limits.
+        """
+        total = sum(self.limits) if self.total is None else self.total
+        rows = [[1] * (total + 1)]
+        for limit in reversed(self.limits):
+            rows.append(_convolve_box(rows[-1], limit))
+        return np.array([[0, *row] for row in reversed(rows)], dtype=np.int64)
+
+    @cached_property
+    def _below(self) -> np.ndarray:
+        # below[i, r + 1] = sum over s <= r of counts[i + 1, s + 1]: ranks by difference of two of them
+        return np.cumsum(self.counts[1:], axis=1)
+
+    @cached_property
+    def strides(self) -> np.ndarray:
+        """Distance between neighbours along each coordinate of a full box, shape (dimension,) int64."""
+        sizes = np.array([*self.limits[1:], 0], dtype=np.int64) + 1
+        return np.cumprod(sizes[::-1])[::-1]
+
+    def find(self, states: np.ndarray) -> np.ndarray:
+        inside = ((states >= 0) & (states <= np.array(self.limits))).all(axis=1)
+        if self.total is None:
+            return np.where(inside, states @ self.strides, -1)
+        inside &= states.sum(axis=1) <= self.total
+        rows = np.where(inside[:, None], states, 0)
+        left = np.full(len(rows), self.total)
+        positions = np.zeros(len(rows), dtype=np.int64)
+        for i in range(self.dimension):
+            positions += self._below[i, left + 1] - self._below[i, left + 1 - rows[:, i]]
+            left -= rows[:, i]
+        return np.where(inside, positions, -1)
+
+    def states(self, indices: Any) -> np.ndarray:
+        positions = np.atleast_1d(np.asarray(indices, dtype=np.int64))
+        _check_positions(positions, self.size)
+        if self.total is None:
+            table = positions[:, None] // self.strides % (np.array(self.limits) + 1)
+        else:
+            table = np.empty((len(positions), self.dimension), dtype=np.int64)
+            left = np.full(len(positions), self.total)
+            rank = positions.copy()
+            for i in range(self.dimension):
+                value = np.zeros(len(positions), dtype=np.int64)
+                for candidate in range(1, self.limits[i] + 1):
+                    least = self._below[i, left + 1] - self._below[i, np.maximum(left + 1 - candidate, 0)]
+                    value[(rank >= least) & (candidate <= left)] = candidate
+                table[:, i] = value
+                rank -= self._below[i, left + 1] - self._below[i, left + 1 - value]
+                left -= value
+        return table if np.ndim(indices) else table[0]
+
+    def describe(self) -> str:
+        names = ", ".join(
+            variable.name if variable.length is None else f"{variable.name}[0..{variable.length - 1}]"
+            for variable in self.variables
+        )
+        limits = f"{self.limits[0]}" if len(set(self.limits)) == 1 else f"{self.limits}"
+        total = "" if self.total is None else f", sum at most {self.total}"
+        return f"{names} from 0 to {limits}{total}"
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Listed(StateSpace):
+    """A table of different states, in the order given.
+
+    Parameters
+    ----------
+    table : array of int, shape (n, dimension)
+        The states.
+    variables : tuple of Variable, optional
+        Names; by default one vector variable ``x``.
+
+    Examples
+    --------
+    >>> space = Listed(np.array([[5, 0], [0, 3], [2, 2]]))
+    >>> space.index([[2, 2], [5, 0]]).tolist()
+    [2, 0]
+    """
+
+    table: np.ndarray
+    variables: tuple[Variable, ...] = ()
+
+    def __post_init__(self) -> None:
+        table = np.array(self.table)  # a copy: it is made read-only
+        if table.ndim == 1:
+            table = table[:, None]
+        if table.ndim != 2 or not table.size or table.dtype.kind not in "iu":
+            raise ModelError("a table of states is a non-empty two-dimensional array of whole numbers.")
+        table = table.astype(np.int64, copy=False)
+        table.flags.writeable = False
+        object.__setattr__(self, "table", table)
+        if not self.variables:
+            object.__setattr__(self, "variables", (Variable("x", table.shape[1]),))
+        if self.dimension != table.shape[1]:
+            raise ModelError(f"the variables name {self.dimension} coordinates, but states have {table.shape[1]}.")
+        keys = self._sorted[1]
+        doubled = np.flatnonzero(keys[1:] == keys[:-1])
+        if doubled.size:
+            first = self._sorted[0][doubled[0]]
+            raise ModelError(f"state {tuple(table[first].tolist())} stands twice in the table of states.")
+
+    @property
+    def size(self) -> int:
+        return len(self.table)
+
+    @cached_property
+    def _sorted(self) -> tuple[np.ndarray, np.ndarray]:
+        keys = self._keys(self.table)
+        order = np.argsort(keys, kind="stable")
+        return order, keys[order]
+
+    @cached_property
+    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.table.min(axis=0), self.table.max(axis=0)
+
+    def _keys(self, rows: np.ndarray) -> np.ndarray:
+        """One sortable key per row: a mixed-radix number where it fits 63 bits, else a structured row."""
+        low, high = self._bounds
+        spans = [int(top) - int(bottom) + 1 for bottom, top in zip(low, high, strict=True)]
+        product = 1
+        for span in spans:
+            product *= span
+        if product < 2**63:
+            keys = np.zeros(len(rows), dtype=np.int64)
+            for i, span in enumerate(spans):
+                keys = keys * span + (rows[:, i] - low[i])
+            return keys
+        names = [(f"c{i}", np.int64) for i in range(rows.shape[1])]
+        return np.ascontiguousarray(rows).view(names).ravel()
+
+    def find(self, states: np.ndarray) -> np.ndarray:
+        low, high = self._bounds
+        inside = ((states >= low) & (states <= high)).all(axis=1)
+        order, keys = self._sorted
+        wanted = self._keys(np.where(inside[:, None], states, low))
+        places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where(inside & (keys[places] == wanted), order[places], -1)
+
+    def states(self, indices: Any) -> np.ndarray:
+        positions = np.asarray(indices, dtype=np.int64)
+        _check_positions(positions, self.size)
+        return np.asarray(self.table[positions])
+
+    def describe(self) -> str:
+        names = (v.name if v.length is None else f"{v.name}[0..{v.length - 1}]" for v in self.variables)
+        return ", ".join(names) + " as listed"
+
+
+def _convolve_box(counts: Sequence[int], limit: int) -> list[int]:
+    """Counts of sums <= r after one more coordinate in 0..limit, from those before it; exact Python integers."""
+    running = 0
+    result = []
+    for r, count in enumerate(counts):
+        running += count - (counts[r - limit - 1] if r > limit else 0)
+        result.append(running)
+    return result
+
+
+def _check_positions(positions: np.ndarray, size: int) -> None:
+    bad = positions[(positions < 0) | (positions >= size)]
+    if bad.size:
+        raise ModelError(f"position {bad.flat[0]} is outside the state space; allowed is 0 to {size - 1}.")
+
+
+def _short(value: object) -> str:
+    text = printable(value)
+    return text if len(text) < 80 else text[:77] + "..."

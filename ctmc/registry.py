@@ -1,0 +1,243 @@
+"""Builders and solvers by name: the files of our own folders, then the entry points of installed packages.
+
+A builder is a function in ``builders/NAME.py`` or ``builders/NAME/``; a solver a class in ``solvers/TOPIC/FILE.py``, named
+as the file in CamelCase.  Third parties use the entry-point groups ``ctmc.builders`` and ``ctmc.solvers``.  Nothing is
+imported before it is asked for, and a plug-in that fails to import spoils only its own name.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ctmc.errors import ModelError, PluginError, UnsupportedProblemError, printable, unknown_name
+from ctmc.problem import PROBLEMS
+from ctmc.solver import Solver
+
+HOME = Path(__file__).resolve().parent.parent
+"""The folder that holds `ctmc`, and beside it `builders` and `solvers`."""
+
+
+def builder_names() -> list[str]:
+    """Return the names of all builders, sorted."""
+    return sorted(_places("builders"))
+
+
+def solver_names() -> list[str]:
+    """Return the names of all solvers, sorted."""
+    return sorted(_places("solvers"))
+
+
+def builder(name: str) -> Callable[..., Any]:
+    """Return a builder by name.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is none; close names are listed.
+    PluginError
+        If its module fails to load, or has no function of that name.
+    """
+    found = _load("builder", name, _places("builders"))
+    if not callable(found):
+        raise PluginError(f"builder {name!r} is a {type(found).__name__}; a builder is a function.")
+    return found  # type: ignore[no-any-return]
+
+
+def builder_version(name: str) -> int:
+    """Return a builder's version, 0 where it has none."""
+    return int(getattr(builder(name), "version", 0))
+
+
+def solver_class(name: str) -> type[Solver]:
+    """Return a solver's class by name; raises as `builder` does."""
+    found = _load("solver", name, _places("solvers"))
+    if not isinstance(found, type) or not dataclasses.is_dataclass(found) or not hasattr(found, "solves"):
+        raise PluginError(f"solver {name!r} is not a dataclass with `solves`, `needs` and `run`.")
+    return found  # type: ignore[return-value]
+
+
+def solver_name(solver: Any) -> str:
+    """Return the name of a solver instance: its class name in snake_case."""
+    return snake_case(type(solver).__name__)
+
+
+def snake_case(name: str) -> str:
+    """Return a CamelCase name in snake_case.
+
+    Examples
+    --------
+    >>> snake_case("PowerIteration"), snake_case("SparseLu")
+    ('power_iteration', 'sparse_lu')
+    """
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def make_solver(given: Any) -> Solver:
+    """Return a solver from an instance, or from text such as ``gmres`` or ``gmres(restart=50, preconditioner='ilu')``.
+
+    Examples
+    --------
+    >>> make_solver("gauss_seidel(relaxation=1.1)").relaxation
+    1.1
+    """
+    if not isinstance(given, str):
+        if isinstance(given, type) or not isinstance(given, Solver):
+            raise ModelError(f"solver is {printable(given)}; allowed is a solver object or the name of one.")
+        return given
+    match = re.fullmatch(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", given, flags=re.DOTALL)
+    if match is None:
+        raise ModelError(f"solver is {printable(given)!r}; allowed is NAME or NAME(option=value, ...).")
+    options = _options(given, match[2] or "")
+    return solver_with(match[1], options)
+
+
+def solver_with(name: str, options: dict[str, Any]) -> Solver:
+    """Return the named solver with options; unknown ones raise `UnknownNameError`."""
+    kind = solver_class(name)
+    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for option in options:
+        if option not in known:
+            raise unknown_name(f"option of {name}", option, known)
+    return kind(**options)
+
+
+def solvers_for(problem: Any) -> list[str]:
+    """Return the names of the solvers that take a problem; plug-ins that fail to load are passed over."""
+    names = []
+    for name in solver_names():
+        try:
+            kind = solver_class(name)
+        except PluginError:
+            continue
+        if takes(kind, problem):
+            names.append(name)
+    return names
+
+
+def takes(kind: Any, problem: Any) -> bool:
+    """Return whether a solver (class or instance) takes a problem with its model."""
+    return isinstance(problem, kind.solves) and isinstance(problem.model, kind.needs)
+
+
+def check_takes(solver: Solver, problem: Any) -> None:
+    """Raise `UnsupportedProblemError`, listing the solvers that do, if this one does not take the problem."""
+    if takes(solver, problem):
+        return
+    others = ", ".join(solvers_for(problem)) or "none"
+    raise UnsupportedProblemError(
+        f"{solver_name(solver)} does not take a {type(problem).__name__} problem on a {type(problem.model).__name__}; "
+        f"solvers that do: {others}."
+    )
+
+
+def problem_class(name: str) -> Any:
+    """Return a problem class by its name on the command line."""
+    if name not in PROBLEMS:
+        raise unknown_name("problem", name, PROBLEMS)
+    return PROBLEMS[name]
+
+
+def build(name: str, **parameters: Any) -> Any:
+    """Build a model: the same as calling the builder's function.
+
+    Parameters
+    ----------
+    name : str
+        Name of the builder.
+    **parameters
+        Of the builder; ``ctmc build NAME --help`` lists them.
+
+    Returns
+    -------
+    Generator or QBD
+    """
+    return builder(name)(**parameters)
+
+
+def _options(given: str, text: str) -> dict[str, Any]:
+    try:
+        call = ast.parse(f"f({text})", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args:
+            raise ValueError
+        return {str(word.arg): ast.literal_eval(word.value) for word in call.keywords if word.arg}
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ModelError(
+            f"solver is {printable(given)!r}; options are written as NAME(option=value, ...) with plain values."
+        ) from None
+
+
+def _load(kind: str, name: str, places: dict[str, str]) -> Any:
+    if name not in places:
+        raise unknown_name(kind, name, places)
+    module, _, attribute = places[name].partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        raise PluginError(
+            f"{kind} {name!r} ({module}) failed to load: {type(error).__name__}: {printable(error)}."
+        ) from error
+
+
+def _places(package: str) -> dict[str, str]:
+    """Return name -> 'module:attribute' of everything in our folder and in the entry-point group."""
+    folder = _own_folder(package)
+    places: dict[str, str] = {}
+    if package == "builders":
+        for path in _modules(folder):
+            places[path.stem] = f"builders.{path.stem}:{path.stem}"
+    else:
+        for topic in sorted(folder.iterdir()):
+            if topic.is_dir() and not topic.name.startswith(("_", ".")):
+                for path in _modules(topic):
+                    _add(places, path.stem, f"solvers.{topic.name}.{path.stem}:{_camel_case(path.stem)}")
+    for entry in importlib.metadata.entry_points(group=f"ctmc.{package}"):
+        _add(places, entry.name, entry.value)
+    return places
+
+
+def _add(places: dict[str, str], name: str, value: str) -> None:
+    if places.setdefault(name, value) != value:
+        raise PluginError(f"the name {name!r} is defined twice: by {places[name]} and by {value}.")
+
+
+def _modules(folder: Path) -> list[Path]:
+    return [
+        path
+        for path in sorted(folder.iterdir())
+        if not path.name.startswith(("_", "."))
+        and (path.suffix == ".py" or (path.is_dir() and (path / "__init__.py").is_file()))
+    ]
+
+
+def _camel_case(name: str) -> str:
+    words = name.split("_")
+    return "".join(word[:1].upper() + word[1:] for word in words)
+
+
+def _own_folder(package: str) -> Path:
+    """Return our folder of this name, after checking that Python would import it and no other."""
+    own = HOME / package
+    spec = importlib.util.find_spec(package)
+    found = Path(spec.origin).resolve().parent if spec and spec.origin else None
+    if found is None and spec and spec.submodule_search_locations:
+        found = Path(next(iter(spec.submodule_search_locations))).resolve()
+    if found != own:
+        raise PluginError(
+            f"the package {package!r} is shadowed: ours is in {printable(own)}, but Python finds {printable(found)}; "
+            "rename or remove that one."
+        )
+    return own
+
+
+def builder_parameters(name: str) -> inspect.Signature:
+    """Return the signature of a builder, with evaluated annotations."""
+    return inspect.signature(inspect.unwrap(builder(name)), eval_str=True)

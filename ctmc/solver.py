@@ -1,0 +1,30 @@
+"""What a solver is."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from ctmc.solution import Outcome
+from ctmc.trace import Trace
+
+
+@runtime_checkable
+class Solver(Protocol):
+    """A frozen, keyword-only dataclass whose fields are its options, checked in ``__post_init__``.
+
+    Attributes
+    ----------
+    solves : tuple of problem classes
+    needs : model class, or tuple of them
+    """
+
+    solves: ClassVar[tuple[type, ...]]
+    needs: ClassVar[Any]
+
+    def run(self, problem: Any, trace: Trace) -> Outcome:
+        """Propose an answer to the problem.
+
+        A stationary problem on a Generator arrives with an irreducible chain of at least two states; the framework has
+        taken reducible chains apart.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""Published and recomputed reference values, each file with its source."""

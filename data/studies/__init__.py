@@ -1,0 +1,1 @@
+"""Studies that `ctmc run NAME` finds."""

@@ -1,0 +1,1 @@
+"""Matrix-geometric answers of quasi-birth-and-death processes."""

@@ -1,0 +1,1 @@
+"""Stationary distributions of a finite generator."""

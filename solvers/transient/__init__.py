@@ -1,0 +1,1 @@
+"""Distributions at given times."""
