@@ -62,13 +62,24 @@ class Recipe:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the canonical JSON form, hexadecimal."""
-        form = [RECIPE_SCHEMA, self.builder, self.version, self.parameters, self.functions]
+        """SHA-256 of the canonical JSON form, hexadecimal; 3 and 3.0 are the same number, orders of names do not count."""
+        form = [RECIPE_SCHEMA, self.builder, self.version, _whole(self.parameters), dict(self.functions)]
         return hashlib.sha256(json.dumps(form, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _whole(value: Any) -> Any:
+    """Return a plain value with whole floats as ints."""
+    if isinstance(value, Mapping):
+        return {key: _whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def plain(name: str, value: Any) -> Any:
     """Return a parameter's value as JSON would give it back: lists, floats, ints, strings, booleans, None.
+
+    A mapping's keys become text: a state (1, 0) becomes "1,0".
 
     Examples
     --------
@@ -76,7 +87,7 @@ def plain(name: str, value: Any) -> Any:
     [1.5, 2, 'random']
     """
     if isinstance(value, Mapping):
-        return {str(key): plain(name, item) for key, item in value.items()}
+        return {_key(name, key): plain(name, item) for key, item in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
         return [plain(name, item) for item in value]
     if isinstance(value, np.generic):
@@ -88,8 +99,13 @@ def plain(name: str, value: Any) -> Any:
     raise ModelError(f"{name} has a value of type {type(value).__name__}; allowed are numbers, text and lists of them.")
 
 
+def _key(name: str, key: Any) -> str:
+    value = plain(name, key)
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def builder(
-    version: int, dress: Callable[..., Model] | None = None
+    version: int, dress: Callable[..., Model] | None = None, code: tuple[str, ...] = ()
 ) -> Callable[[Callable[..., Model]], Callable[..., Model]]:
     """Make a function a builder: its model carries the recipe, and is dressed.
 
@@ -100,6 +116,10 @@ def builder(
     dress : callable, optional
         ``dress(model, **parameters)`` returns the model with rewards, measures and notes.  It is kept apart from the
         arrays, so that a stored model gets them back without being built again.
+    code : tuple of str
+        Parameters that take a function.  Text ``module:function`` is looked up, if that is allowed, so that the function
+        arrives and its source enters the recipe either way.  Any other object, such as a graph, stands in the recipe as
+        its type, and makes it not reproducible.
 
     Returns
     -------
@@ -119,9 +139,18 @@ def builder(
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError as error:
                 raise ModelError(f"{function.__name__}: {error}; needed are {_required(signature)}.") from None
+            for name in code:
+                if isinstance(given.get(name), str):
+                    given[name] = function_named(name, given[name])
             defaults = {name: parameter.default for name, parameter in signature.parameters.items()}
-            chosen = {name: plain(name, value) for name, value in given.items() if not _same(value, defaults[name])}
+            objects = {name: given[name] for name in code if name in given and not callable(given[name])}
+            chosen = {
+                name: plain(name, type(value) if name in objects else value)
+                for name, value in given.items()
+                if not _same(value, defaults[name])
+            }
             functions = {name: _source_hash(value) for name, value in given.items() if callable(value)}
+            functions |= dict.fromkeys(objects, "")
             recipe = Recipe(function.__name__, version, chosen, functions)
             model = function(**given).replace(recipe=recipe)
             return model if dress is None else dress(model, **{**defaults, **given})

@@ -165,6 +165,7 @@ class Lattice(StateSpace):
 
     @cached_property
     def size(self) -> int:
+        """Number of states, exact for any size."""
         if self.total is None:
             size = 1
             for limit in self.limits:
@@ -187,8 +188,12 @@ class Lattice(StateSpace):
         return np.array([[0, *row] for row in reversed(rows)], dtype=np.int64)
 
     @cached_property
-    def _below(self) -> np.ndarray:
-        # below[i, r + 1] = sum over s <= r of counts[i + 1, s + 1]: ranks by difference of two of them
+    def below(self) -> np.ndarray:
+        """Ranking table, shape (dimension, T + 2) int64.
+
+        With room r left for coordinates i, i + 1, .., the states whose coordinate i is less than x number
+        ``below[i, r + 1] - below[i, r + 1 - x]``; the position of a state is the sum of these.
+        """
         return np.cumsum(self.counts[1:], axis=1)
 
     @cached_property
@@ -198,6 +203,7 @@ class Lattice(StateSpace):
         return np.cumprod(sizes[::-1])[::-1]
 
     def find(self, states: np.ndarray) -> np.ndarray:
+        """Return positions by stride (a box) or from the counting tables."""
         inside = ((states >= 0) & (states <= np.array(self.limits))).all(axis=1)
         if self.total is None:
             return np.where(inside, states @ self.strides, -1)
@@ -206,11 +212,12 @@ class Lattice(StateSpace):
         left = np.full(len(rows), self.total)
         positions = np.zeros(len(rows), dtype=np.int64)
         for i in range(self.dimension):
-            positions += self._below[i, left + 1] - self._below[i, left + 1 - rows[:, i]]
+            positions += self.below[i, left + 1] - self.below[i, left + 1 - rows[:, i]]
             left -= rows[:, i]
         return np.where(inside, positions, -1)
 
     def states(self, indices: Any) -> np.ndarray:
+        """Return the states at these positions."""
         positions = np.atleast_1d(np.asarray(indices, dtype=np.int64))
         _check_positions(positions, self.size)
         if self.total is None:
@@ -222,14 +229,15 @@ class Lattice(StateSpace):
             for i in range(self.dimension):
                 value = np.zeros(len(positions), dtype=np.int64)
                 for candidate in range(1, self.limits[i] + 1):
-                    least = self._below[i, left + 1] - self._below[i, np.maximum(left + 1 - candidate, 0)]
+                    least = self.below[i, left + 1] - self.below[i, np.maximum(left + 1 - candidate, 0)]
                     value[(rank >= least) & (candidate <= left)] = candidate
                 table[:, i] = value
-                rank -= self._below[i, left + 1] - self._below[i, left + 1 - value]
+                rank -= self.below[i, left + 1] - self.below[i, left + 1 - value]
                 left -= value
         return table if np.ndim(indices) else table[0]
 
     def describe(self) -> str:
+        """Return names and limits."""
         names = ", ".join(
             variable.name if variable.length is None else f"{variable.name}[0..{variable.length - 1}]"
             for variable in self.variables
@@ -281,6 +289,7 @@ class Listed(StateSpace):
 
     @property
     def size(self) -> int:
+        """Number of states."""
         return len(self.table)
 
     @cached_property
@@ -309,19 +318,22 @@ class Listed(StateSpace):
         return np.ascontiguousarray(rows).view(names).ravel()
 
     def find(self, states: np.ndarray) -> np.ndarray:
+        """Return positions by bisection."""
         low, high = self._bounds
         inside = ((states >= low) & (states <= high)).all(axis=1)
         order, keys = self._sorted
         wanted = self._keys(np.where(inside[:, None], states, low))
         places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        return np.where(inside & (keys[places] == wanted), order[places], -1)
+        return np.where(inside & np.asarray(keys[places] == wanted), order[places], -1)
 
     def states(self, indices: Any) -> np.ndarray:
+        """Return rows of the table."""
         positions = np.asarray(indices, dtype=np.int64)
         _check_positions(positions, self.size)
         return np.asarray(self.table[positions])
 
     def describe(self) -> str:
+        """Return names and limits."""
         names = (v.name if v.length is None else f"{v.name}[0..{v.length - 1}]" for v in self.variables)
         return ", ".join(names) + " as listed"
 

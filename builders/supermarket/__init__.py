@@ -1,0 +1,288 @@
+"""The supermarket model with different servers, truncated.
+
+Source: Q.-L. Li, F. Yang, N. Li, *Reward processes and performance simulation in supermarket models with different servers*,
+IJSPM 11(3/4), 2016, arXiv:1504.08150.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import ctmc
+from builders.supermarket.rank import SAMPLINGS, shared_probabilities, stability_notes
+from builders.supermarket.selection import Selection, preference_keys, selection_table, tie_rules
+from builders.supermarket.transitions import transitions
+from ctmc.errors import ModelError, unknown_name
+from ctmc.model.distribution import distribution
+from ctmc.model.generator import Generator
+from ctmc.model.memory import require_memory
+from ctmc.model.recipe import code_is_allowed
+from ctmc.model.reward import Reward
+from ctmc.model.state_space import Lattice, Variable
+
+OVERFLOWS = ("lost", "rerouted")
+
+
+@dataclass(frozen=True)
+class _Design:
+    """The parameters, checked and completed."""
+
+    rates: np.ndarray
+    preferences: np.ndarray
+    weights: np.ndarray
+    limits: tuple[int, ...]
+    arrival_rate: float
+    shares: np.ndarray
+    space: Lattice
+
+    def arrivals(self, keys: np.ndarray, states: np.ndarray) -> np.ndarray:
+        """Return the rate at which jobs choose each server in each state, whether full or not; shape (m, M)."""
+        own = keys[np.arange(len(self.rates)), states]
+        better = (own[:, None, :] < own[:, :, None]).sum(axis=2)
+        tied = (own[:, None, :] == own[:, :, None]).sum(axis=2)
+        return np.asarray(self.shares[better, tied])
+
+    def full(self, states: np.ndarray) -> np.ndarray:
+        """Return which servers take no job in each state; shape (m, M)."""
+        full = states >= np.array(self.limits)
+        if self.space.total is not None:
+            full |= (states.sum(axis=1) >= self.space.total)[:, None]
+        return np.asarray(full)
+
+
+def _design(
+    service_rates: Sequence[float],
+    arrival_rate: float,
+    choices: int,
+    capacity: int | Sequence[int],
+    preferences: Sequence[float] | None,
+    weights: Sequence[float],
+    sampling: str,
+    overflow: str,
+    total_capacity: int | None,
+) -> _Design:
+    rates = np.atleast_1d(np.asarray(service_rates, dtype=np.float64))
+    bad = ~((rates > 0) & np.isfinite(rates))
+    if rates.ndim != 1 or not rates.size or bad.any():
+        raise ModelError(
+            f"service_rates has the value {rates[np.argmax(bad)] if rates.size else 'empty'}; "
+            "allowed are one or more positive, finite rates."
+        )
+    servers = len(rates)
+    if not (arrival_rate > 0 and np.isfinite(arrival_rate)):
+        raise ModelError(f"arrival_rate is {arrival_rate!r}; allowed is a positive, finite rate.")
+    if sampling not in SAMPLINGS:
+        raise unknown_name("sampling", sampling, SAMPLINGS)
+    if overflow not in OVERFLOWS:
+        raise unknown_name("overflow rule", overflow, OVERFLOWS)
+    most = servers if sampling == "without_replacement" else 1_000_000
+    if not _whole(choices) or not 1 <= choices <= most:
+        why = " (sampling is without replacement)" if sampling == "without_replacement" else ""
+        raise ModelError(f"choices is {choices!r}; allowed is a whole number from 1 to {most}{why}.")
+    capacities = [capacity] * servers if np.ndim(capacity) == 0 else list(capacity)  # type: ignore[arg-type]
+    if len(capacities) != servers or not all(_whole(limit) and limit >= 1 for limit in capacities):
+        raise ModelError(
+            f"capacity is {capacity!r}; allowed is one whole number >= 1, or one for each of the {servers} servers."
+        )
+    if total_capacity is not None and not (_whole(total_capacity) and total_capacity >= 1):
+        raise ModelError(f"total_capacity is {total_capacity!r}; allowed is a whole number >= 1.")
+    shown = np.full(servers, 1 / servers) if preferences is None else np.asarray(preferences, dtype=np.float64)
+    if shown.shape != (servers,) or not (shown > 0).all() or abs(shown.sum() - 1) > 1e-9:
+        raise ModelError(
+            f"preferences is {preferences!r}; allowed are {servers} numbers in (0, 1] that sum to 1 "
+            f"(these sum to {shown.sum():.12g})."
+        )
+    parts = np.asarray(weights, dtype=np.float64)
+    if parts.shape != (3,) or not (parts >= 0).all() or abs(parts.sum() - 1) > 1e-9:
+        raise ModelError(
+            f"weights is {weights!r}; allowed are three numbers >= 0 that sum to 1 (these sum to {parts.sum():.12g})."
+        )
+    table = shared_probabilities(servers, int(choices), sampling)
+    shares = np.array([[float(arrival_rate) * float(share) for share in row] for row in table])
+    limits = tuple(int(limit) for limit in capacities)
+    space = Lattice(limits, total_capacity, (Variable("queue_length", servers),))
+    return _Design(rates, shown, parts, limits, float(arrival_rate), shares, space)
+
+
+def _keys(design: _Design, selection: Selection, ties: str | Sequence[str], overflow: str) -> np.ndarray:
+    """Return the preference keys as one table, shape (M, largest limit + 1); full servers rank last where rerouted."""
+    values = selection_table(selection, design.limits, design.rates, design.preferences, design.weights)
+    keys = preference_keys(values, tie_rules(ties), design.rates, design.preferences)
+    if overflow == "rerouted":
+        worst = max(int(part.max()) for part in keys) + 1
+        for part in keys:
+            part[-1] = worst
+    return _padded(keys)
+
+
+def _padded(parts: Sequence[np.ndarray]) -> np.ndarray:
+    table = np.zeros((len(parts), max(map(len, parts))), dtype=parts[0].dtype)
+    for row, part in zip(table, parts, strict=True):
+        row[: len(part)] = part
+    return table
+
+
+def _dress(
+    model: Generator,
+    service_rates: Sequence[float],
+    arrival_rate: float,
+    choices: int,
+    capacity: int | Sequence[int],
+    preferences: Sequence[float] | None,
+    selection: Selection,
+    weights: Sequence[float],
+    sampling: str,
+    ties: str | Sequence[str],
+    overflow: str,
+    total_capacity: int | None,
+    measured_by: Selection | None,
+) -> Generator:
+    design = _design(
+        service_rates, arrival_rate, choices, capacity, preferences, weights, sampling, overflow, total_capacity
+    )
+    rewards = {
+        "jobs": Reward(lambda states: states.sum(axis=1), "jobs in the system"),
+        "idle": Reward(lambda states: states == 0, "1 where the server is idle"),
+        "busy": Reward(lambda states: states > 0, "1 where the server is busy"),
+        "boundary": Reward(lambda states: design.full(states).any(axis=1), "1 where a queue, or the total, is full"),
+    }
+    notes: list[str] = []
+    named = [rule for rule in (selection, measured_by) if isinstance(rule, str) and ":" in rule]
+    if named and not code_is_allowed():
+        # the arrays are here, but the function that gave them is not to be imported
+        notes.append(f"Without {named[0]} (allow it with --allow-code) loss_rate, imbalance and balance are not known.")
+        measures: Callable[[ctmc.Solution], dict[str, Any]] = _queue_measures
+    else:
+        keys = _keys(design, selection, ties, overflow)
+        yardstick = selection if measured_by is None else measured_by
+        values = _padded(selection_table(yardstick, design.limits, design.rates, design.preferences, design.weights))
+        rewards |= {
+            "loss_rate": Reward(
+                lambda states: np.where(design.full(states), design.arrivals(keys, states), 0).sum(axis=1),
+                "rate at which jobs are lost",
+            ),
+            "imbalance": Reward(lambda states: 1 - _balance(values, states), "(largest - smallest) / largest value"),
+            "balance": Reward(lambda states: _balance(values, states), "smallest / largest selection value"),
+        }
+        fixed = None
+        if selection == "weighted" and design.weights[0] == 0 and "shortest" not in tie_rules(ties):
+            empty = np.zeros((1, len(design.rates)), dtype=np.int64)  # any state: the rule does not look at it
+            fixed = design.arrivals(keys, empty)[0]
+        notes += stability_notes(design.arrival_rate, design.rates, choices, sampling, fixed)
+
+        def measures(solution: ctmc.Solution) -> dict[str, Any]:
+            found = solution.expectations(["busy", "queue_length", "jobs", "loss_rate", "imbalance", "boundary"])
+            throughput = design.arrival_rate - found["loss_rate"]
+            return {
+                "throughput": throughput,
+                "utilization": found["busy"],
+                "queue_length": found["queue_length"],
+                "jobs": found["jobs"],
+                "response_time": found["jobs"] / throughput,
+                "blocking_probability": found["loss_rate"] / design.arrival_rate,
+                "imbalance": found["imbalance"],
+                "boundary": found["boundary"],
+            }
+
+    return model.replace(rewards=rewards, measures=measures, notes=(*model.notes, *notes))
+
+
+def _queue_measures(solution: ctmc.Solution) -> dict[str, Any]:
+    found = solution.expectations(["busy", "queue_length", "jobs", "boundary"])
+    return {"utilization": found.pop("busy"), **found}
+
+
+def _balance(values: np.ndarray, states: np.ndarray) -> np.ndarray:
+    own = values[np.arange(states.shape[1]), states]
+    largest = own.max(axis=1)
+    return np.divide(own.min(axis=1), largest, out=np.ones(len(states)), where=largest != 0)
+
+
+@ctmc.builder(version=1, dress=_dress)
+def supermarket(
+    service_rates: Sequence[float],
+    arrival_rate: float,
+    choices: int,
+    capacity: int | Sequence[int],
+    preferences: Sequence[float] | None = None,
+    selection: Selection = "tandem",
+    weights: Sequence[float] = (1 / 3, 1 / 3, 1 / 3),
+    sampling: str = "without_replacement",
+    ties: str | Sequence[str] = "random",
+    overflow: str = "lost",
+    total_capacity: int | None = None,
+    measured_by: Selection | None = None,
+) -> Generator:
+    """Supermarket model: an arriving job samples some servers and joins the one with the least selection value.
+
+    Parameters
+    ----------
+    service_rates : sequence of float, length M
+        Rate of each server, per unit of time.
+    arrival_rate : float
+        Total rate of arrivals, per unit of time.
+    choices : int
+        Number of servers d that a job samples.
+    capacity : int or sequence of int
+        Largest queue length, the job in service included: one number, or one per server.
+    preferences : sequence of float, optional
+        Preference g of each server, in (0, 1], summing to 1; default 1/M each.
+    selection : str or callable
+        Selection value of a server with queue length x: 'tandem' x / (mu g), 'weighted' b1 x + b2 / mu + b3 / g,
+        'shortest_queue' x, 'expected_delay' (x + 1) / mu, or a function f(x, mu, g), by name as module:function.
+    weights : sequence of float
+        (b1, b2, b3) of the rule 'weighted'; non-negative, summing to 1.
+    sampling : str
+        'without_replacement' (d different servers) or 'with_replacement'.
+    ties : str or sequence of str
+        What decides among the best sampled servers: 'random', 'fastest', 'shortest', 'preferred', or several in order;
+        what still ties is split evenly.
+    overflow : str
+        'lost': a job that chose a full server leaves.  'rerouted': it goes to the best sampled server that is not full.
+    total_capacity : int, optional
+        Largest number of jobs in the system; when it is reached, every server is full.
+    measured_by : str or callable, optional
+        Selection rule by which `imbalance` and `balance` judge the states; default the model's own.
+
+    Returns
+    -------
+    Generator
+        States ``queue_length`` (x_0, .., x_{M-1}) in lexicographic order, the last server fastest, over the states that
+        satisfy all limits.  Rewards: jobs, idle, busy, imbalance, balance, loss_rate, boundary.  Measures: throughput,
+        utilization, queue_length, jobs, response_time, blocking_probability, imbalance, boundary.
+
+    Raises
+    ------
+    ModelError
+        If a parameter is out of range, or the model would not fit the memory limit.
+
+    Examples
+    --------
+    >>> model = supermarket(service_rates=[3, 2, 1], arrival_rate=3, choices=2, capacity=9, preferences=[.2, .3, .5])
+    >>> solution = ctmc.solve(ctmc.Stationary(model), "gth")
+    >>> solution.expected("queue_length").round(10).tolist()
+    [0.5817947978, 0.7935083628, 0.8683978543]
+
+    On the command line: ``ctmc build supermarket --service-rates 3,2,1 --arrival-rate 3 --choices 2 --capacity 9
+    --preferences .2,.3,.5 -o model.h5``
+    """
+    design = _design(
+        service_rates, arrival_rate, choices, capacity, preferences, weights, sampling, overflow, total_capacity
+    )
+    keys = _keys(design, selection, ties, overflow)
+    if measured_by is not None:
+        selection_table(measured_by, design.limits, design.rates, design.preferences, design.weights)
+    size = design.space.size
+    # in a box a share 1 / (K + 1) of the states lies on each face; a total cap only takes more away
+    entries = int(2 * size * sum(limit / (limit + 1) for limit in design.limits))
+    require_memory("the supermarket model", 12 * entries + 40 * size, states=size, entries=entries)
+    indptr, sources, rates = transitions(design.space, keys, design.shares, design.rates)
+    return Generator(design.space, indptr, sources, rates, initial=distribution(design.space, [0] * len(design.rates)))
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -1,0 +1,124 @@
+"""Selection values and tie rules: which server an arriving job prefers.
+
+Source: Q.-L. Li, F. Yang, N. Li, *Reward processes and performance simulation in supermarket models with different servers*,
+IJSPM 11(3/4), 2016, arXiv:1504.08150, section 2; `expected_delay` and the tie rules are extensions.
+
+A selection value depends on a server's own queue length only, so everything here is a table over (server, queue length).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ctmc.errors import ModelError, unknown_name
+from ctmc.model.recipe import function_named
+
+Selection = str | Callable[[np.ndarray, float, float], np.ndarray]
+SELECTIONS = ("tandem", "weighted", "shortest_queue", "expected_delay")
+TIE_RULES = ("random", "fastest", "shortest", "preferred")
+TIE_TOLERANCE = 1e-9
+"""Values closer than this, relatively, tie: 3 x 0.2 and 2 x 0.3 differ in floating point only."""
+
+
+def selection_table(
+    selection: Selection, limits: Sequence[int], rates: np.ndarray, preferences: np.ndarray, weights: np.ndarray
+) -> list[np.ndarray]:
+    """Return the selection value of each server at each queue length.
+
+    Parameters
+    ----------
+    selection : str or callable
+        A rule, ``module:function``, or a function f(x, mu, g) of a vector of queue lengths.
+    limits : sequence of int, length M
+        Largest queue length of each server.
+    rates, preferences : ndarray, shape (M,)
+    weights : ndarray, shape (3,)
+        Of the rule `weighted`.
+
+    Returns
+    -------
+    list of ndarray, shapes (limits[i] + 1,)
+
+    Examples
+    --------
+    >>> selection_table("tandem", [2], np.array([4.0]), np.array([0.5]), np.ones(3) / 3)[0].tolist()
+    [0.0, 0.5, 1.0]
+    """
+    if isinstance(selection, str) and ":" in selection:
+        selection = function_named("selection", selection)
+    elif isinstance(selection, str) and selection not in SELECTIONS:
+        raise unknown_name("selection rule", selection, SELECTIONS)
+    table = []
+    for i, limit in enumerate(limits):
+        x = np.arange(limit + 1)
+        mu, g = float(rates[i]), float(preferences[i])
+        if callable(selection):
+            values = np.asarray(selection(x, mu, g), dtype=np.float64)
+            if values.shape != x.shape or not np.isfinite(values).all():
+                raise ModelError(
+                    f"the selection function gives shape {values.shape} for server {i}; allowed is {x.shape}, all finite."
+                )
+        elif selection == "tandem":
+            values = x / (mu * g)
+        elif selection == "weighted":
+            values = weights[0] * x + weights[1] / mu + weights[2] / g
+        elif selection == "shortest_queue":
+            values = x.astype(np.float64)
+        else:
+            values = (x + 1) / mu
+        table.append(values)
+    return table
+
+
+def tie_rules(ties: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the tie rules in order, without the final 'random', which is what always remains."""
+    rules = (ties,) if isinstance(ties, str) else tuple(ties)
+    for rule in rules:
+        if rule not in TIE_RULES:
+            raise unknown_name("tie rule", rule, TIE_RULES)
+    if not rules or len(set(rules)) < len(rules) or "random" in rules[:-1]:
+        raise ModelError(f"ties is {ties!r}; allowed are different rules of {', '.join(TIE_RULES)}, 'random' last.")
+    return tuple(rule for rule in rules if rule != "random")
+
+
+def preference_keys(
+    table: Sequence[np.ndarray], rules: Sequence[str], rates: np.ndarray, preferences: np.ndarray
+) -> list[np.ndarray]:
+    """Return one whole number per server and queue length: smaller is better, equal ones tie.
+
+    The selection value comes first, then the tie rules in order; whole numbers compare exactly.
+
+    Parameters
+    ----------
+    table : list of ndarray
+        From `selection_table`.
+    rules : sequence of str
+        From `tie_rules`.
+    rates, preferences : ndarray, shape (M,)
+
+    Returns
+    -------
+    list of ndarray of int64, shapes as in `table`
+    """
+    lengths = [len(values) for values in table]
+    server = np.repeat(np.arange(len(table)), lengths)
+    columns = [_grouped(np.concatenate(table))]
+    for rule in rules:
+        if rule == "shortest":
+            columns.append(np.concatenate([np.arange(length) for length in lengths]))
+        else:
+            columns.append(_grouped(-(rates if rule == "fastest" else preferences))[server])
+    _, keys = np.unique(np.column_stack(columns), axis=0, return_inverse=True)
+    return [part.astype(np.int64) for part in np.split(keys.ravel(), np.cumsum(lengths)[:-1])]
+
+
+def _grouped(values: np.ndarray) -> np.ndarray:
+    """Rank values in ascending order, those within the tie tolerance of their neighbour having the same rank."""
+    order = np.argsort(values, kind="stable")
+    ascending = values[order]
+    apart = np.diff(ascending) > TIE_TOLERANCE * np.maximum(np.abs(ascending[1:]), np.abs(ascending[:-1]))
+    ranks = np.empty(len(values), dtype=np.int64)
+    ranks[order] = np.concatenate([[0], np.cumsum(apart)])
+    return ranks
