@@ -80,7 +80,10 @@ def birth_death(births: Sequence[float], deaths: Sequence[float]) -> Generator:
 
 
 def _rates(name: str, given: Sequence[float]) -> np.ndarray:
-    rates = np.atleast_1d(np.asarray(given, dtype=float))
+    try:
+        rates = np.atleast_1d(np.asarray(given, dtype=float))
+    except (TypeError, ValueError):
+        raise ModelError(f"{name} is {given!r}; allowed are one or more positive, finite rates.") from None
     bad = ~((rates > 0) & np.isfinite(rates))
     if rates.ndim != 1 or not rates.size or bad.any():
         value = rates[np.argmax(bad)] if rates.size else "empty"

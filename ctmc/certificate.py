@@ -204,7 +204,20 @@ def stationary_qbd(problem: Stationary, answer: Any) -> Certificate:
                 f"row sums of G are off 1 by {off:.2g} and its least entry is {answer.g.min():.2g}; a small residual "
                 "proves nothing about G.",
             )
-    return _verdict(problem.tolerance, defect) or Certificate(
+    return _verdict(problem.tolerance, defect) or _slow_boundary(problem, answer, defect)
+
+
+def _slow_boundary(problem: Stationary, answer: MatrixGeometric, defect: float) -> Certificate:
+    """Look for slow exchange on the boundary levels: watched there only, the QBD is a finite chain."""
+    queue = problem.model
+    assert isinstance(queue, QBD)
+    chain = queue.watched_boundary(answer.r @ queue.down)
+    pi = np.concatenate(answer.boundary)
+    mass = float(pi.sum())
+    proof = slow_exchange(Stationary(chain, tolerance=problem.tolerance), pi / mass if mass > 0 else pi, defect)
+    if proof.status is not Status.CONVERGED:
+        return proof
+    return Certificate(
         defect, Status.CONVERGED, f"the defect {defect:.2g} over all levels is within {problem.tolerance:g}."
     )
 
@@ -225,20 +238,20 @@ def transient(problem: Transient, outcome: Outcome) -> Certificate:
         if wrong:
             return wrong
     begin = problem.initial.dense(chain.size)
+    floor = rounding_floor(chain.uniformization_rate, times[-1])
+    accepted = max(problem.tolerance, floor)
     defect = 0.0
     for p, integral, time in zip(outcome.value, outcome.integrals, times, strict=True):
         defect = max(defect, float(np.abs(p - begin - chain.forward(integral)).sum()))
         mass = abs(float(integral.sum()) - time)
-        if mass > max(problem.tolerance, rounding_floor(chain.uniformization_rate, time)) * max(time, 1e-300):
+        if mass > accepted * max(time, 1 / chain.uniformization_rate):
             return Certificate(
                 defect, Status.INACCURATE, f"the integral up to t = {time:g} has mass {integral.sum()!r}, not t."
             )
-        wrong = _wrong_distribution(p, defect) or _negative(integral, defect)
+        wrong = _wrong_distribution(p, defect, max(MASS_TOLERANCE, accepted)) or _negative(integral, defect)
         if wrong:
             return wrong
-    floor = rounding_floor(chain.uniformization_rate, times[-1])
     bound = max(floor, outcome.error_bound or 0.0)
-    accepted = max(problem.tolerance, floor)
     if bound > accepted:
         return Certificate(
             defect, Status.INACCURATE, f"the method's own error bound {bound:.2g} is above {accepted:.2g}.", bound
@@ -275,8 +288,8 @@ def _negative(vector: np.ndarray, defect: float) -> Certificate | None:
     return None
 
 
-def _wrong_distribution(p: np.ndarray, defect: float) -> Certificate | None:
+def _wrong_distribution(p: np.ndarray, defect: float, accepted: float = MASS_TOLERANCE) -> Certificate | None:
     off = float(p.sum()) - 1
-    if abs(off) > MASS_TOLERANCE:
+    if abs(off) > accepted:
         return Certificate(defect, Status.INACCURATE, f"the total probability is off 1 by {off:.3g}.")
     return _negative(p, defect)

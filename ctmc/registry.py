@@ -16,11 +16,14 @@ import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ctmc.errors import ModelError, PluginError, UnsupportedProblemError, printable, unknown_name
-from ctmc.problem import PROBLEMS
-from ctmc.solver import Solver
+
+if TYPE_CHECKING:
+    from ctmc.solver import Solver
+
+# `ctmc.problem` and `ctmc.solver` (NumPy, SciPy) are imported where they are used: names are listed without waiting for them.
 
 HOME = Path(__file__).resolve().parent.parent
 """The folder that holds `ctmc`, and beside it `builders` and `solvers`."""
@@ -89,6 +92,8 @@ def make_solver(given: Any) -> Solver:
     >>> make_solver("gauss_seidel(relaxation=1.1)").relaxation
     1.1
     """
+    from ctmc.solver import Solver
+
     if not isinstance(given, str):
         if isinstance(given, type) or not isinstance(given, Solver):
             raise ModelError(f"solver is {printable(given)}; allowed is a solver object or the name of one.")
@@ -141,6 +146,8 @@ def check_takes(solver: Solver, problem: Any) -> None:
 
 def problem_class(name: str) -> Any:
     """Return a problem class by its name on the command line."""
+    from ctmc.problem import PROBLEMS
+
     if name not in PROBLEMS:
         raise unknown_name("problem", name, PROBLEMS)
     return PROBLEMS[name]

@@ -156,7 +156,7 @@ def _conclude(
     status, reason = proof.status, proof.reason
     if status is Status.CONVERGED and lost > problem.tolerance:
         status, reason = Status.INACCURATE, f"the weights of the recurrent classes are off by up to {lost:.2g}."
-    if status is Status.INACCURATE and outcome.status is not Status.CONVERGED and not proof.defect <= problem.tolerance:
+    if status is not Status.CONVERGED and outcome.status is not Status.CONVERGED:
         status = outcome.status  # the solver said itself that it did not get there
     for array in value_arrays(outcome.value):
         if isinstance(array, np.ndarray):

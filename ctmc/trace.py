@@ -87,7 +87,20 @@ class Trace:
         """Seconds left, or None without a limit."""
         return None if self.time_limit is None else max(self.time_limit - self.elapsed, 1e-3)
 
-    def finished(self, defect: float, *, iterate: np.ndarray | None = None, limit: int, iterations: int = 1) -> bool:
+    @property
+    def iteration(self) -> int:
+        """Number of the last recorded iteration."""
+        return max(self._iteration, 0)
+
+    def finished(
+        self,
+        defect: float,
+        *,
+        iterate: np.ndarray | None = None,
+        limit: int,
+        iterations: int = 1,
+        stagnates: bool = True,
+    ) -> bool:
         """Record the defect of the current iterate, and return whether to stop.
 
         Parameters
@@ -100,6 +113,8 @@ class Trace:
             Iteration limit of the solver.
         iterations : int
             How many iterations were made since the last call.
+        stagnates : bool
+            False for a method whose defect stays put for a long while before it falls.
         """
         self._iteration = 0 if self._iteration < 0 else self._iteration + iterations
         iteration, defect = self._iteration, float(defect)
@@ -117,7 +132,7 @@ class Trace:
             self.status = Status.ITERATION_LIMIT
         elif self.time_limit is not None and self.elapsed > self.time_limit:
             self.status = Status.TIME_LIMIT
-        elif iteration - self._best_iteration >= max(_PATIENCE, iteration // 2):
+        elif stagnates and iteration - self._best_iteration >= max(_PATIENCE, iteration // 2):
             self.status = Status.STAGNATED
         else:
             return False

@@ -62,7 +62,12 @@ def distribution(space: StateSpace, given: Any) -> Distribution:
         return given
     if isinstance(given, Mapping):
         positions = np.array([space.index(state) for state in given], dtype=np.int64)
-        weights = np.array(list(given.values()), dtype=np.float64)
+        try:
+            weights = np.array(list(given.values()), dtype=np.float64)
+        except (TypeError, ValueError):
+            raise ModelError("initial has a probability that is not a number; allowed are non-negative ones.") from None
+        if len(np.unique(positions)) < len(positions):
+            raise ModelError("initial names a state twice; allowed is each once, with its probability.")
     else:
         try:
             vector = np.asarray(given)

@@ -187,12 +187,17 @@ class Generator(Summarised):
         ModelError
             If the matrix is not square, has negative or non-finite rates, or a row that does not sum to zero.
         """
-        entries = (
-            coo_array(matrix) if issparse(matrix) else coo_array(np.atleast_2d(np.asarray(matrix, dtype=np.float64)))
-        )
+        try:
+            entries = coo_array(matrix if issparse(matrix) else np.atleast_2d(np.array(matrix)))
+        except (TypeError, ValueError):
+            raise ModelError("the matrix is not a table of numbers; allowed is a square, non-empty one.") from None
         if entries.ndim != 2 or entries.shape[0] != entries.shape[1] or not entries.shape[0]:
             raise ModelError(f"the matrix has shape {entries.shape}; allowed is a square, non-empty one.")
+        if entries.dtype.kind not in "biuf":
+            raise ModelError(f"the matrix has the type {entries.dtype}; allowed are real numbers.")
         n = entries.shape[0]
+        if space is not None and space.size != n:
+            raise ModelError(f"the matrix has {n} rows, but the state space {space.size} states.")
         rows, columns = entries.coords
         rates = np.asarray(entries.data, dtype=np.float64)
         diagonal = np.bincount(rows[rows == columns], weights=rates[rows == columns], minlength=n)
@@ -222,8 +227,17 @@ class Generator(Summarised):
         **known
             Other fields of the class.
         """
-        sources, targets = np.asarray(sources), np.asarray(targets)
-        rates = np.asarray(rates, dtype=np.float64)
+        sources = _positions("sources", sources, space.size)
+        targets = _positions("targets", targets, space.size)
+        try:
+            rates = np.asarray(rates, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise ModelError("rates are not numbers; allowed are non-negative, finite ones.") from None
+        if not sources.shape == targets.shape == rates.shape:
+            raise ModelError(
+                f"there are {len(sources)} sources, {len(targets)} targets and rates of shape {rates.shape}; "
+                "allowed are as many of each."
+            )
         moves = sources != targets
         bad = moves & ~((rates >= 0) & np.isfinite(rates))
         if bad.any():
@@ -379,3 +393,21 @@ class Generator(Summarised):
             rows += [(name, value) for name, value in recipe.parameters.items() if value is not None]
         rows += [("note", note) for note in self.notes]
         return f"Generator{': ' + recipe.builder if recipe else ''}", rows
+
+
+def _positions(name: str, given: Any, size: int) -> np.ndarray:
+    """Return positions of states as an array of integers."""
+    try:
+        positions = np.asarray(given)
+    except ValueError:
+        positions = np.asarray(None)
+    if positions.ndim == 1 and not positions.size:
+        positions = positions.astype(np.int64)
+    if positions.ndim != 1 or positions.dtype.kind not in "iu":
+        raise ModelError(
+            f"{name} have shape {positions.shape} and type {positions.dtype}; allowed is a vector of whole numbers."
+        )
+    if positions.size and (positions.min() < 0 or positions.max() >= size):
+        k = int(np.argmax((positions < 0) | (positions >= size)))
+        raise ModelError(f"{name}[{k}] is {positions[k]}; allowed is 0 to {size - 1}.")
+    return positions

@@ -70,7 +70,7 @@ class QBD(Summarised):
     rewards : mapping of str to Reward
         Functions of the states, the level being coordinate 0.
     measures, notes, recipe, content_hash
-        As in `Generator`.
+        As in `Generator`; `measures` is asked about answers for the QBD and for its truncations, which keep it.
 
     Examples
     --------
@@ -128,13 +128,16 @@ class QBD(Summarised):
         repeating = _checked_row("of the repeating part", blocks["down"], blocks["local"], blocks["up"])
         assert repeating.down is not None
         if boundary is None:
-            boundary = [(None, repeating.local + repeating.down, None)]
-        levels: list[Level] = []
+            # not local + down as they stand: where a step down keeps the phase, rounding would fill the diagonal
+            rates = _without_diagonal(csr_array(repeating.local + repeating.down))
+            boundary = [(None, _with_exits(rates, rates.sum(axis=1) + repeating.up.sum(axis=1)), None)]
         for number, given in enumerate(boundary):
             if len(given) != 3:
                 raise ModelError(
                     f"boundary level {number} has {len(given)} blocks; allowed are three: (down, local, up)."
                 )
+        levels: list[Level] = []
+        for number, given in enumerate(boundary):
             last = number == len(boundary) - 1
             own = _block(f"local of boundary level {number}", given[1])
             size = own.shape[0]
@@ -165,6 +168,8 @@ class QBD(Summarised):
         variables = variables or (Variable("level"), Variable("phase"))
         width = sum(variable.width for variable in variables) - 1
         tables = [np.array(table, dtype=np.int64).reshape(len(table), -1) for table in tables]
+        if len(tables) != len(levels):
+            raise ModelError(f"phases has {len(tables)} tables; allowed are {len(levels)}, one per boundary level.")
         for number, (table, level) in enumerate(zip(tables, levels, strict=True)):
             if table.shape != (level.local.shape[0], width):
                 raise ModelError(
@@ -192,7 +197,8 @@ class QBD(Summarised):
         """
         m = self.phase_count
         require_memory("the drift test", 3 * 8 * m * m)
-        phase_chain = Generator.from_matrix(self.up + self.local + self.down)
+        # without the diagonal, where the rates of slow phases would drown in those of the levels
+        phase_chain = Generator.from_matrix(_without_diagonal(csr_array(self.up + self.local + self.down)))
         gain = self.up.sum(axis=1) - self.down.sum(axis=1)
         found = phase_chain.classes
         drifts = []
@@ -220,7 +226,9 @@ class QBD(Summarised):
         size = sum(map(len, self.phases)) + (levels - self.boundary_levels) * self.phase_count
         entries = sum(level.local.nnz + level.up.nnz for level in self.boundary)
         entries += (levels - self.boundary_levels) * (self.up.nnz + self.local.nnz + self.down.nnz)
-        require_memory("the truncation", 60 * entries + 8 * size * len(self.variables), states=size, entries=entries)
+        width = sum(variable.width for variable in self.variables)
+        # the table of states stands three times while it is put together, copied and sorted
+        require_memory("the truncation", 60 * entries + 8 * size * (3 * width + 4), states=size, entries=entries)
         chosen = [*self.boundary, *[Level(self.down, self.local, self.up)] * (levels - self.boundary_levels)]
         matrix = self._assemble(chosen)
         states = np.concatenate([self.level_states(level) for level in range(levels)])
@@ -228,7 +236,7 @@ class QBD(Summarised):
             _without_diagonal(matrix),
             Listed(states, self.variables),
             rewards=self.rewards,
-            measures=None,
+            measures=self.measures,
             notes=(*self.notes, f"The QBD cut at {levels} levels: steps up from level {levels - 1} are dropped."),
         )
 
@@ -243,9 +251,18 @@ class QBD(Summarised):
         g : ndarray, shape (m, m)
             First passage probabilities G to the level below.
         """
+        return self.watched_boundary(self.up @ g)
+
+    def watched_boundary(self, returns: np.ndarray) -> Generator:
+        """Return the chain watched only on the boundary, from the rates of its returns: up G, which is also R down.
+
+        Parameters
+        ----------
+        returns : ndarray, shape (m, m)
+            Rate at which level b is left upwards in one phase to come back, in the end, in the other.
+        """
         last = self.boundary[-1]
-        returns = csr_array(self.up @ g)
-        levels = [*self.boundary[:-1], Level(last.down, csr_array(last.local + returns), last.up)]
+        levels = [*self.boundary[:-1], Level(last.down, csr_array(last.local + csr_array(returns)), last.up)]
         return Generator.from_matrix(_without_diagonal(self._assemble(levels)))
 
     @staticmethod
@@ -305,18 +322,19 @@ class QBD(Summarised):
                 raise ModelError(
                     f"more than {_MOST_LEVELS:,} levels carry mass above {NEGLIGIBLE:g}; the decay rate is {value.decay_rate!r}."
                 )
-            rows = []
-            for _ in range(at_once):
-                rows.append(weights)
-                weights = weights @ value.r
-                if weights.sum() < NEGLIGIBLE * 1e-3:
-                    break
+            # levels by doubling: near load 1 there are hundreds of thousands
+            rows, power = weights[None], value.r
+            while len(rows) < at_once and value.mass_from(rows[-1]) > NEGLIGIBLE:
+                rows = np.concatenate([rows, rows @ power])
+                power = power @ power
+            rows = rows[rows @ value._sums[0] > NEGLIGIBLE]
             states = np.column_stack(
                 [np.repeat(np.arange(level, level + len(rows)), m), np.tile(self.phases[-1], (len(rows), 1))]
             )
-            yield slice(begin, begin + len(states)), states, np.concatenate(rows)
+            yield slice(begin, begin + len(states)), states, rows.ravel()
             begin += len(states)
             level += len(rows)
+            weights = rows[-1] @ value.r
 
     def _summary(self) -> tuple[str, Rows]:
         rows: list[tuple[str, object]] = [
@@ -377,14 +395,16 @@ class MatrixGeometric(Summarised):
         return float(weights @ self._sums[0])
 
     def level(self, k: int) -> np.ndarray:
-        """Return the probabilities of the states of level k, shape (phases,)."""
+        """Return the probabilities of the states of level k >= 0, shape (phases,)."""
+        _check_level(k)
         last = len(self.boundary) - 1
         if k <= last:
             return self.boundary[k]
-        return self.boundary[-1] @ np.linalg.matrix_power(self.r, k - last)
+        return np.asarray(self.boundary[-1] @ np.linalg.matrix_power(self.r, k - last))
 
     def tail(self, k: int) -> float:
-        """Return the probability of levels k, k + 1, .."""
+        """Return the probability of levels k, k + 1, .. for k >= 0."""
+        _check_level(k)
         last = len(self.boundary) - 1
         if k > last:
             return self.mass_from(self.level(k))
@@ -417,10 +437,18 @@ class MatrixGeometric(Summarised):
         return "Matrix-geometric distribution", rows
 
 
+def _check_level(k: int) -> None:
+    if k < 0:
+        raise ModelError(f"level is {k}; allowed are levels 0 and up.")
+
+
 def _block(name: str, given: Any) -> csr_array:
-    block = csr_array(
-        given if issparse(given) else np.atleast_2d(np.asarray(given, dtype=np.float64)), dtype=np.float64
-    )
+    try:
+        block = csr_array(
+            given if issparse(given) else np.atleast_2d(np.asarray(given, dtype=np.float64)), dtype=np.float64
+        )
+    except (TypeError, ValueError):
+        raise ModelError(f"block {name} is no matrix of numbers; allowed are dense and sparse matrices.") from None
     if block is given or np.shares_memory(block.data, getattr(given, "data", None)):
         block = block.copy()
     if not np.isfinite(block.data).all():
@@ -449,7 +477,11 @@ def _checked_row(where: str, down: csr_array | None, local: csr_array, up: csr_a
         raise ModelError(
             f"row {i} of the blocks {where} sums to {diagonal[i] + exits[i]:.6g}; rows of up + local + down sum to zero."
         )
-    return Level(down, csr_array(rates - dia_array((exits[None], [0]), shape=rates.shape)), up)
+    return Level(down, _with_exits(rates, exits), up)
+
+
+def _with_exits(rates: csr_array, exits: np.ndarray) -> csr_array:
+    return csr_array(rates - dia_array((exits[None], [0]), shape=rates.shape))
 
 
 def _without_diagonal(matrix: csr_array) -> csr_array:

@@ -47,7 +47,7 @@ class Recipe:
     Examples
     --------
     >>> Recipe("birth_death", 1, {"births": [1.0], "deaths": [2.0]}).hash[:12]
-    '1d9fb0e7e3b4'
+    '4de5d3ab52e3'
     """
 
     builder: str
@@ -162,7 +162,8 @@ def builder(
 
 
 def _same(value: Any, default: Any) -> bool:
-    return type(value) is type(default) and not isinstance(value, np.ndarray) and bool(value == default)
+    numbers = all(isinstance(one, int | float | np.number) and not isinstance(one, bool) for one in (value, default))
+    return (numbers or type(value) is type(default)) and not isinstance(value, np.ndarray) and bool(value == default)
 
 
 def _required(signature: inspect.Signature) -> str:
@@ -211,9 +212,9 @@ def function_named(parameter: str, name: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module)
         for part in path.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # the module is the user's: whatever it does, the answer is one sentence
         raise ModelError(
-            f"{parameter} is {printable(name)!r}, which cannot be imported: {printable(error)}."
+            f"{parameter} is {printable(name)!r}, which cannot be imported: {type(error).__name__}: {printable(error)}."
         ) from error
     if not callable(found):
         raise ModelError(f"{parameter} is {printable(name)!r}, a {type(found).__name__}; allowed is a function.")

@@ -19,6 +19,7 @@ from ctmc.errors import ModelError, printable
 
 SLAB = 1 << 16
 """States per slab wherever something is evaluated state by state."""
+_LARGEST_TOTAL = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -83,11 +84,16 @@ class StateSpace(ABC):
         ModelError
             If a state is outside the space.
         """
-        table = np.asarray(states)
+        try:
+            table = np.asarray(states)
+        except ValueError:
+            table = np.asarray(None)
         if table.ndim == 0:
             table = table[None]
         width = table.shape[-1] if table.ndim else 0
-        whole = table.dtype.kind in "iu" or (table.dtype.kind == "f" and np.all(table == np.floor(table)))
+        whole = table.dtype.kind in "iu" or (
+            table.dtype.kind == "f" and np.all((table == np.floor(table)) & (np.abs(table) < 2**63))
+        )
         if table.ndim > 2 or width != self.dimension or not whole:
             raise ModelError(
                 f"state {_short(states)} does not fit: a state has {self.dimension} whole numbers ({self.describe()})."
@@ -156,6 +162,10 @@ class Lattice(StateSpace):
             raise ModelError(f"limits {self.limits} with total {self.total} do not span a lattice; all must be >= 0.")
         if self.total is not None and self.total >= sum(self.limits):
             object.__setattr__(self, "total", None)
+        if self.total is not None and self.total > _LARGEST_TOTAL:
+            raise ModelError(
+                f"total is {self.total:,}; allowed are up to {_LARGEST_TOTAL:,}, as counting takes a table."
+            )
         if self.dimension != len(self.limits):
             raise ModelError(
                 f"the variables name {self.dimension} coordinates, but there are {len(self.limits)} limits."
@@ -234,7 +244,7 @@ class Lattice(StateSpace):
                 table[:, i] = value
                 rank -= self.below[i, left + 1] - self.below[i, left + 1 - value]
                 left -= value
-        return table if np.ndim(indices) else table[0]
+        return np.asarray(table if np.ndim(indices) else table[0])
 
     def describe(self) -> str:
         """Return names and limits."""
@@ -269,10 +279,14 @@ class Listed(StateSpace):
     variables: tuple[Variable, ...] = ()
 
     def __post_init__(self) -> None:
-        table = np.array(self.table)  # a copy: it is made read-only
+        try:
+            table = np.array(self.table)  # a copy: it is made read-only
+        except ValueError:
+            table = np.array(None)
         if table.ndim == 1:
             table = table[:, None]
-        if table.ndim != 2 or not table.size or table.dtype.kind not in "iu":
+        large = table.dtype == np.uint64 and table.size and table.max() >= 2**63
+        if table.ndim != 2 or not table.size or table.dtype.kind not in "iu" or large:
             raise ModelError("a table of states is a non-empty two-dimensional array of whole numbers.")
         table = table.astype(np.int64, copy=False)
         table.flags.writeable = False
@@ -320,7 +334,7 @@ class Listed(StateSpace):
     def find(self, states: np.ndarray) -> np.ndarray:
         """Return positions by bisection."""
         low, high = self._bounds
-        inside = ((states >= low) & (states <= high)).all(axis=1)
+        inside = np.asarray(((states >= low) & (states <= high)).all(axis=1))
         order, keys = self._sorted
         wanted = self._keys(np.where(inside[:, None], states, low))
         places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)

@@ -69,7 +69,8 @@ def failure_reason(error: BaseException) -> str:
         return "there is not enough memory"
     if isinstance(error, OSError) and error.strerror:
         return printable(error.strerror)
-    first_line = (str(error).splitlines() or [""])[0][:200].rstrip(".")
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    first_line = (text.splitlines() or [""])[0][:400].rstrip(".")
     return printable(first_line) or type(error).__name__
 
 
@@ -92,8 +93,7 @@ def _replace_file(path: Path, write: Callable[[Path], None], overwrite: bool) ->
         if overwrite:
             os.replace(temporary, path)
         else:
-            _link(temporary, path)
-            os.unlink(temporary)
+            _name_new(temporary, path)
         _flush_folder(path.parent)
 
 
@@ -151,10 +151,11 @@ def _remove_leftovers(folder: Path, name: str) -> None:
                     os.close(descriptor)
 
 
-def _link(temporary: Path, path: Path) -> None:
+def _name_new(temporary: Path, path: Path) -> None:
     """Give the file its name unless something stands there, in one step where the file system can."""
     try:
         os.link(temporary, path)
+        os.unlink(temporary)
     except OSError as error:
         if error.errno not in _NO_SUPPORT:
             raise

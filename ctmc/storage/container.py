@@ -2,9 +2,9 @@
 
 Layout, schema version 1: root attributes `format` ("ctmc"), `kind`, `schema_version`, `content_hash` (see
 `ctmc.storage.hash_tree`) and `manifest_digest`; the data sets `manifest` (canonical JSON as bytes), `digests` (the
-leaves of the hash tree, ordered by the arrays' names) and one for each array, at its name.  The content hash covers the
-manifest but for its part "about" (versions, dates); `manifest_digest`, SHA-256 as well, covers all of it, so that damage
-to "about" is noticed too.
+leaves of the hash tree, ordered by the arrays' names) and one for each array, at its name.  The content hash covers
+the manifest but for its part "about" (versions, dates); `manifest_digest`, SHA-256 as well, covers all of it, so that
+damage to "about" is noticed too.
 
 Every data set is compressed and checksummed, and any HDF5 program can read it.  No text has variable length: HDF5 does
 not notice damage to such text, and can loop on it.
@@ -89,7 +89,7 @@ def content_hash(kind: str, manifest: Mapping[str, object], arrays: Mapping[str,
     Examples
     --------
     >>> content_hash("example", {"about": {"date": "today"}, "rate": 0.5}, {"numbers": np.arange(3)})[:8]
-    '00000000'
+    'dd65f480'
     """
     with _one_sentence("hash", kind):
         _checked_kind(kind)
@@ -254,7 +254,7 @@ def _write_file(
     from ctmc.storage.checksum import pack
 
     arrays = {name: described(table) for name, table in tables.items()}
-    leaves = {name: bytearray() for name in tables}
+    leaves: dict[str, bytes | bytearray] = {name: bytearray() for name in tables}
     done, total = 0, sum(array.size for array in arrays.values())
 
     def packed(slab: Slab) -> tuple[Slab, int, bytes, bytes]:
@@ -405,9 +405,7 @@ def _read_slabs(
             raise StorageError(f"slab {number} of the array {shown(name)} was changed: it does not match its digest")
         return values.nbytes
 
-    items = (
-        (name, offset, number) for name, array in arrays.items() for number, offset in enumerate(array.offsets())
-    )
+    items = ((name, offset, number) for name, array in arrays.items() for number, offset in enumerate(array.offsets()))
     with contextlib.closing(in_order(read, items)) as results:
         for size in results:
             done += size

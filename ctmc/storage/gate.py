@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ctmc.errors import StorageError, printable
+from ctmc.storage.atomic import failure_reason
 
 if TYPE_CHECKING:
     import h5py
@@ -32,11 +33,13 @@ MAX_DEPTH = 16
 MAX_OBJECTS = 10_000
 MAX_DIMENSIONS = 8
 MAX_ATTRIBUTE_BYTES = 256
+RESERVED = ("manifest", "digests")  # data sets beside the arrays
 DTYPES = tuple(np.dtype(f"<{code}") for code in ("u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f8"))
 
 # The file format of HDF5 1.10: the first in which all metadata carry checksums.  "latest" would be that of the
 # library at hand, and files of HDF5 2.0 in its own latest format cannot be opened with 1.14.
 _FORMAT = ("v110", "v110")
+_MAX_INFLATION = 1040  # deflate stores 1032 equal bytes in one at best
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
@@ -72,7 +75,12 @@ class StoredArray:
 
     def slab(self, offset: tuple[int, ...]) -> tuple[slice, ...]:
         """Return the part of the array that the chunk at this offset holds."""
-        return tuple(slice(start, start + step) for start, step in zip(offset, self.chunk, strict=True))
+        steps = zip(offset, self.chunk, self.shape, strict=True)
+        return tuple(slice(start, min(start + step, length)) for start, step, length in steps)
+
+    def slab_size(self, offset: tuple[int, ...]) -> int:
+        """Return the number of elements of that part."""
+        return math.prod(part.stop - part.start for part in self.slab(offset))
 
 
 @dataclass(frozen=True)
@@ -181,6 +189,8 @@ class StoredFile:
     def chunks(self, name: str, array: StoredArray) -> list[Chunk]:
         """Return where the chunks of an array stand, in C order; all of them must be there."""
         dataset = self._datasets[name]
+        if array.size > _MAX_INFLATION * self._size:  # also bounds the time that HDF5 takes to count
+            raise StorageError(f"{shown(name)} claims {array.size:,} bytes, more than the file can hold")
         count = dataset.get_num_chunks() if array.size else 0
         if count != array.chunk_count:
             raise StorageError(f"{count:,} of {array.chunk_count:,} chunks of {shown(name)} are stored")
@@ -238,7 +248,7 @@ class NewFile:
         for name, value in attributes.items():
             if isinstance(value, str) and value and value.isascii() and len(value) <= MAX_ATTRIBUTE_BYTES:
                 self._file[group].attrs[name] = np.bytes_(value.encode())
-            elif isinstance(value, int | tuple) and value != ():
+            elif isinstance(value, int) or (isinstance(value, tuple) and value and all(type(i) is int for i in value)):
                 self._file[group].attrs[name] = np.array(value, dtype=np.int64)
             else:
                 raise StorageError(
@@ -291,6 +301,10 @@ def _hdf5(stream: _Stream, mode: str) -> Iterator[h5py.File]:
     try:
         with h5py.File(stream, mode, **({"libver": _FORMAT} if mode == "w" else {})) as file:
             yield file
+    except (OSError, RuntimeError, LookupError) as error:
+        if isinstance(error, StorageError) or getattr(error, "errno", None):
+            raise
+        raise StorageError(f"it is damaged, or HDF5 failed ({failure_reason(error)})") from error
     finally:
         if stream.failure is not None:
             raise stream.failure
@@ -362,9 +376,8 @@ def _describe(name: str, dataset: h5py.h5d.DatasetID) -> StoredArray:
     kind = dataset.get_type()
     dtype = next((dtype for dtype in DTYPES if kind == h5t.py_create(dtype)), None)
     if dtype is None:
-        raise StorageError(
-            f"the type of {shown(name)} is not one of {', '.join(dtype.name for dtype in DTYPES)}, little-endian"
-        )
+        allowed = ", ".join(dtype.name for dtype in DTYPES)
+        raise StorageError(f"the type of {shown(name)} is none of {allowed}, little-endian")
     filters = [properties.get_filter(index)[0] for index in range(properties.get_nfilters())]
     usual = [h5z.FILTER_DEFLATE, h5z.FILTER_FLETCHER32]
     if dtype.itemsize > 1:

@@ -76,7 +76,10 @@ def slab_digest(values: NDArray[Any]) -> bytes:
 
 
 def top_digest(
-    kind: str, manifest: Mapping[str, object], arrays: Mapping[str, StoredArray], leaves: Mapping[str, bytes]
+    kind: str,
+    manifest: Mapping[str, object],
+    arrays: Mapping[str, StoredArray],
+    leaves: Mapping[str, bytes | bytearray],
 ) -> str:
     """Return the content hash from the manifest and the leaves of each array."""
     digests = {}
@@ -91,7 +94,7 @@ def top_digest(
 def tree_digest(kind: str, manifest: Mapping[str, object], tables: Mapping[str, NDArray[Any]]) -> str:
     """Return the content hash of arrays in memory."""
     arrays = {name: described(table) for name, table in tables.items()}
-    leaves = {name: bytearray() for name in tables}
+    leaves: dict[str, bytes | bytearray] = {name: bytearray() for name in tables}
 
     def leaf(slab: Slab) -> tuple[str, bytes]:
         name, offset = slab

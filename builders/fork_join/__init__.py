@@ -1,0 +1,334 @@
+"""The fork-join queue with centralized splitting, heterogeneous servers and a threshold policy, as a QBD.
+
+Source: O. Osipov, E. Rogachko, *Analysis of centralized splitting fork-join queueing systems with heterogeneous servers and
+threshold control policy*, CEUR Workshop Proceedings 2792 (2020), paper 5.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+import ctmc
+from ctmc.errors import ModelError, UnstableError, printable
+from ctmc.model.memory import require_memory
+from ctmc.model.qbd import QBD, Level, MatrixGeometric
+from ctmc.model.reward import Reward
+from ctmc.model.state_space import Variable
+
+_NEVER = np.iinfo(np.int64).max
+_LEVEL_BYTES = 4096  # of the Python objects that hold the blocks of a level, however few states it has
+
+
+def _dress(
+    model: QBD,
+    service_rates: Sequence[float],
+    arrival_rate: float,
+    tasks: int,
+    thresholds: Sequence[int] | None = None,
+) -> QBD:
+    def measures(solution: ctmc.Solution) -> dict[str, Any]:
+        answer, queue = solution.value, solution.problem.model
+        if isinstance(answer, MatrixGeometric):
+            # the phases are the same on all levels from the last boundary level on, so one sum serves them all
+            masses = [*answer.boundary[:-1], answer.repeating_phases]
+            means = sum(mass @ table for mass, table in zip(masses, queue.phases, strict=True))
+            waiting_jobs, remaining_tasks, busy = answer.mean_level, float(means[0]), means[1:]
+            empty, accepted = float(answer.boundary[0][0]), 1.0
+            last = {"decay_rate": answer.decay_rate}
+        else:  # a truncation: jobs that find the last level are lost
+            found = solution.expectations(["waiting_jobs", "remaining_tasks", "busy"])
+            waiting_jobs, remaining_tasks, busy = found["waiting_jobs"], found["remaining_tasks"], found["busy"]
+            empty, accepted = float(answer[0]), 1.0 - float(solution.marginal("waiting_jobs")[-1])
+            last = {}
+        return {
+            "waiting_jobs": waiting_jobs,
+            "waiting_tasks": tasks * waiting_jobs + remaining_tasks,
+            "waiting_time": waiting_jobs / (arrival_rate * accepted),
+            "utilization": busy,
+            "busy_servers": float(busy.sum()),
+            "empty_probability": empty,
+            **last,
+        }
+
+    return model.replace(
+        rewards={
+            "waiting_tasks": Reward(lambda states: tasks * states[:, 0] + states[:, 1], "tasks in the queue"),
+            "busy_servers": Reward(lambda states: states[:, 2:].sum(axis=1), "number of busy servers"),
+        },
+        measures=measures,
+    )
+
+
+@ctmc.builder(version=1, dress=_dress)
+def fork_join(
+    service_rates: Sequence[float], arrival_rate: float, tasks: int, thresholds: Sequence[int] | None = None
+) -> QBD:
+    """Fork-join queue: a job is so many tasks, one queue feeds all servers, and a threshold keeps each slow server idle.
+
+    Jobs arrive in a Poisson stream and are split at once into tasks, which wait in one first-come first-served queue.  A
+    waiting task goes to the fastest idle server if the queue, itself included, is as long as that server's threshold; a
+    server that completes a task takes the next one if the queue is as long as its threshold, and is idle otherwise.
+
+    Parameters
+    ----------
+    service_rates : sequence of float, length M
+        Tasks per unit of time that each server completes; positive, and not increasing from server to server.
+    arrival_rate : float
+        Jobs per unit of time; positive.  Stable if arrival_rate x tasks is less than the sum of the service rates.
+    tasks : int
+        Tasks of a job, 1 to M.
+    thresholds : sequence of int, length M, optional
+        Least queue length, in tasks, at which each server is used; the first is 1, and they do not decrease.  By default
+        all are 1: every task goes to the fastest free server.
+
+    Returns
+    -------
+    QBD
+        A state is (``waiting_jobs``, ``remaining_tasks``, ``busy[0]``, .., ``busy[M - 1]``): jobs of which no task has
+        started, waiting tasks of the job that has started last, and 1 for each busy server.  The level is the number of
+        waiting jobs; inside a level states are in lexicographic order.  More rewards: ``waiting_tasks``,
+        ``busy_servers``.  Measures: waiting_jobs, waiting_tasks, waiting_time (until the first task of a job starts),
+        utilization (per server), busy_servers, empty_probability and decay_rate (of the number of waiting jobs, from
+        one level to the next); those of a truncation lack the last, and its waiting_time is that of jobs not lost.
+
+    Raises
+    ------
+    ModelError
+        If a rate is not positive and finite, service rates increase, tasks is not a whole number from 1 to M, thresholds
+        are not M whole numbers that start at 1 and never decrease, or the boundary does not fit into memory.
+    UnstableError
+        If arrival_rate x tasks is not less than the sum of the service rates.
+
+    Notes
+    -----
+    With b waiting tasks the servers whose threshold is at most b are busy, so 2^(servers left) states have queue length b.
+    From level r on, the least r >= 1 with r tasks >= thresholds[-1], all servers are busy, a level has as many phases as a
+    job has tasks, and the blocks repeat: up = arrival_rate I, local bidiagonal, down of rank one.  Events are found for
+    whole levels at once, on sets of busy servers held as bits; server 0 is the highest bit, so that the order of the sets
+    as numbers is the order of the states, and the position of a state is an addition.  Memory: 12 bytes an entry and
+    8 (M + 4) a state, and 90 per entry of level 0 while it is built.
+
+    Source: O. Osipov, E. Rogachko, CEUR Workshop Proceedings 2792 (2020), paper 5, equations (1) to (5).
+
+    Examples
+    --------
+    >>> queue = fork_join(service_rates=[5, 2, 1], arrival_rate=1, tasks=3, thresholds=[1, 2, 8])
+    >>> [len(table) for table in queue.phases]
+    [14, 6, 5, 3]
+    >>> solution = ctmc.solve(ctmc.Stationary(queue), "logarithmic_reduction")
+    >>> print(f"{solution.measures()['waiting_time']:.9f}")
+    0.142336726
+    >>> print(f"{solution.probability('busy[2] == 1 and waiting_jobs >= 1'):.9f}")
+    0.023265784
+
+    On the command line: ``ctmc build fork_join --service-rates 5,2,1 --arrival-rate 1 --tasks 3 --thresholds 1,2,8 -o
+    queue.h5``
+    """
+    rates = _service_rates(service_rates)
+    arrivals = _arrival_rate(arrival_rate)
+    parts = _tasks(tasks, len(rates))
+    least = _thresholds(thresholds, len(rates))
+    capacity = float(np.cumsum(rates)[-1])
+    if arrivals * parts >= capacity:
+        raise UnstableError(
+            f"the mean drift is {arrivals * parts - capacity:.6g} tasks per unit of time ({arrivals:g} jobs of {parts} tasks "
+            f"arrive, {capacity:g} tasks can be served); allowed is a negative one."
+        )
+    last = max(1, -(-least[-1] // parts))
+    states, entries, widest = _counts(len(rates), parts, least, last)
+    require_memory(
+        "the boundary of the fork-join queue",
+        12 * entries + 8 * (len(rates) + 4) * states + 90 * widest + _LEVEL_BYTES * last,
+        states=states,
+        entries=entries,
+    )
+    exits = np.full(parts, arrivals + capacity)
+    up = csr_array((np.full(parts, arrivals), np.arange(parts), np.arange(parts + 1)), shape=(parts, parts))
+    step = np.arange(1, parts)
+    local = _block(
+        np.concatenate([np.arange(parts), step]),
+        np.concatenate([np.arange(parts), step - 1]),
+        np.concatenate([-exits, np.full(parts - 1, capacity)]),
+        (parts, parts),
+    )
+    down = _block(np.array([0]), np.array([parts - 1]), np.array([capacity]), (parts, parts))
+    levels, tables = [], []
+    for level, table in _boundary(rates, arrivals, parts, least, last):
+        levels.append(level)
+        tables.append(table)
+    # all servers are busy on the level below, so the last state of the last queue length there is where a step down ends
+    below = len(tables[-1])
+    levels.append(Level(_block(np.array([0]), np.array([below - 1]), np.array([capacity]), (parts, below)), local, up))
+    tables.append(np.column_stack([np.arange(parts), np.ones((parts, len(rates)), dtype=np.int64)]))
+    for table in tables:
+        table.flags.writeable = False
+    variables = (Variable("waiting_jobs"), Variable("remaining_tasks"), Variable("busy", len(rates)))
+    return QBD(up, local, down, tuple(levels), tuple(tables), variables)
+
+
+def _boundary(
+    rates: np.ndarray, arrival_rate: float, tasks: int, thresholds: list[int], last: int
+) -> Iterator[tuple[Level, np.ndarray]]:
+    """Yield the blocks and the table of phases of levels 0 .. last - 1."""
+    servers = len(rates)
+    everyone = (1 << servers) - 1
+    bits = 1 << np.arange(servers - 1, -1, -1)
+    needed = np.append(np.array(thresholds), _NEVER)
+    served = np.concatenate([[0.0], np.cumsum(rates)])
+    lengths = np.arange(tasks * (last + 1))
+    # per queue length: servers that must be busy, their set, the number of states, and the place of the first in its level
+    forced = np.searchsorted(needed[:-1], lengths, side="right")
+    base = everyone + 1 - (1 << (servers - forced))
+    sizes = (1 << (servers - forced)).reshape(last + 1, tasks)
+    first = np.cumsum(np.column_stack([np.zeros(last + 1, dtype=np.int64), sizes]), axis=1)
+    sizes_of_levels, first = first[:, -1], first[:, :-1].ravel()
+
+    for level in range(last):
+        own = slice(tasks * level, tasks * (level + 1))
+        size = int(sizes_of_levels[level])
+        here = np.arange(size)
+        length = np.repeat(lengths[own], sizes[level])
+        busy = here - first[length] + base[length]
+        fixed = forced[length]
+
+        after, started = _arrival(length, busy, tasks, needed, servers)
+        rows, queues = [here], [after]
+        columns, values = [first[after] + started - base[after]], [np.full(size, arrival_rate)]
+        waiting = np.flatnonzero(length > 0)
+        shorter = length[waiting] - 1
+        rows.append(waiting)  # the servers that must be busy stay so, and a task leaves the queue
+        queues.append(shorter)
+        columns.append(first[shorter] + busy[waiting] - base[shorter])
+        values.append(served[fixed[waiting]])
+        for server, bit in enumerate(bits):  # the others become idle
+            ending = np.flatnonzero((busy & bit != 0) & (server >= fixed))
+            rows.append(ending)
+            queues.append(length[ending])
+            columns.append(ending - bit)
+            values.append(np.full(len(ending), rates[server]))
+        row, column, value = np.concatenate(rows), np.concatenate(columns), np.concatenate(values)
+        target = np.concatenate(queues) // tasks - level
+        exits = np.bincount(row, weights=value, minlength=size)
+        blocks: list[csr_array | None] = []
+        for step in (-1, 0, 1):
+            if level + step < 0:
+                blocks.append(None)
+                continue
+            chosen = target == step
+            shape = (size, int(sizes_of_levels[level + step]))
+            if step:
+                blocks.append(_block(row[chosen], column[chosen], value[chosen], shape))
+            else:
+                diagonal = (here, here, -exits)
+                entries = [np.concatenate([a[chosen], b]) for a, b in zip((row, column, value), diagonal, strict=True)]
+                blocks.append(_block(*entries, shape))
+        table = np.column_stack([length - tasks * level, (busy[:, None] & bits) != 0]).astype(np.int64, copy=False)
+        yield Level(*blocks), table
+
+
+def _arrival(
+    length: np.ndarray, busy: np.ndarray, tasks: int, needed: np.ndarray, servers: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return queue length and busy servers after a job has arrived: its tasks enter the queue one after the other."""
+    everyone = (1 << servers) - 1
+    for _ in range(tasks):
+        # frexp gives the number of bits of a whole number, 0 for 0; its highest bit is the fastest idle server
+        digits = np.frexp(everyone ^ busy)[1].astype(np.int64)
+        starts = needed[servers - digits] <= length + 1
+        busy = np.where(starts, busy | (1 << np.maximum(digits - 1, 0)), busy)
+        length = np.where(starts, length, length + 1)
+    return length, busy
+
+
+def _block(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tuple[int, int]) -> csr_array:
+    block = csr_array((values, (rows, columns)), shape=shape)
+    block.sort_indices()
+    return block
+
+
+def _counts(servers: int, tasks: int, thresholds: list[int], last: int) -> tuple[int, int, int]:
+    """Return the numbers of states and of entries of levels 0 .. last, and of entries of level 0, before any array exists."""
+
+    def below(length: int) -> tuple[int, int]:
+        edges = [0, *thresholds, length]
+        states = entries = 0
+        for forced in range(servers + 1):
+            lengths = max(0, min(edges[forced + 1], length) - edges[forced])
+            free = servers - forced
+            states += lengths << free
+            # arrival, completion at a server that goes on, completions at the others, diagonal
+            entries += lengths * (3 * (1 << free) + free * (1 << free) // 2)
+        return states, entries
+
+    states, entries = below(tasks * (last + 1))
+    return states, entries, below(tasks)[1]
+
+
+def _numbers(name: str, given: Any, allowed: str) -> np.ndarray:
+    try:
+        numbers = np.atleast_1d(np.asarray(given, dtype=float))
+    except (TypeError, ValueError):
+        raise ModelError(f"{name} is {printable(repr(given))}; allowed are {allowed}.") from None
+    if numbers.ndim != 1 or not numbers.size:
+        raise ModelError(f"{name} has the shape {numbers.shape}; allowed are {allowed}.")
+    return numbers
+
+
+def _service_rates(given: Sequence[float]) -> np.ndarray:
+    allowed = "one or more positive, finite rates"
+    rates = _numbers("service_rates", given, allowed)
+    bad = ~((rates > 0) & np.isfinite(rates))
+    if bad.any():
+        raise ModelError(f"service_rates has the value {rates[np.argmax(bad)]}; allowed are {allowed}.")
+    rises = rates[1:] > rates[:-1]
+    if rises.any():
+        server = int(np.argmax(rises))
+        raise ModelError(
+            f"service_rates rises from {rates[server]:g} to {rates[server + 1]:g} at server {server + 1}; allowed are rates "
+            "that do not increase (nothing is sorted: thresholds belong to servers)."
+        )
+    return rates
+
+
+def _arrival_rate(given: float) -> float:
+    rate = _numbers("arrival_rate", given, "a positive, finite rate")
+    if len(rate) != 1 or not rate[0] > 0 or not math.isfinite(rate[0]):
+        raise ModelError(f"arrival_rate is {printable(given)}; allowed is a positive, finite rate.")
+    return float(rate[0])
+
+
+def _tasks(given: int, servers: int) -> int:
+    whole = _numbers("tasks", given, f"whole numbers from 1 to {servers}")
+    if len(whole) != 1 or not 1 <= whole[0] <= servers or whole[0] != np.floor(whole[0]):
+        raise ModelError(
+            f"tasks is {printable(given)}; allowed is a whole number from 1 to {servers}, the number of servers."
+        )
+    return int(whole[0])
+
+
+def _thresholds(given: Sequence[int] | None, servers: int) -> list[int]:
+    if given is None:
+        return [1] * servers
+    numbers = _numbers("thresholds", given, f"{servers} whole numbers, one per server")
+    if len(numbers) != servers:
+        raise ModelError(f"thresholds has {len(numbers)} numbers; allowed are {servers}, one per server.")
+    whole = (numbers == np.floor(numbers)) & (np.abs(numbers) < 2**53)
+    if not whole.all():
+        raise ModelError(f"thresholds has the value {numbers[np.argmin(whole)]}; allowed are whole numbers below 2^53.")
+    if numbers[0] != 1:
+        raise ModelError(
+            f"thresholds starts at {numbers[0]:g}; allowed is 1: the fastest server never waits for a queue."
+        )
+    falls = numbers[1:] < numbers[:-1]
+    if falls.any():
+        server = int(np.argmax(falls))
+        raise ModelError(
+            f"thresholds falls from {numbers[server]:g} to {numbers[server + 1]:g} at server {server + 1}; allowed are "
+            "thresholds that never decrease."
+        )
+    return [int(number) for number in numbers]

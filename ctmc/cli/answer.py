@@ -1,0 +1,178 @@
+"""The course of ``ctmc solve``: load, solve, store, show."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from ctmc.cli.output import Output, error_object
+from ctmc.cli.question import Question, check_rewards, settings_of, start_vector
+from ctmc.errors import CTMCError
+
+
+def answer(question: Question, output: Output) -> int:
+    """Answer a question and return the exit code."""
+    from ctmc import registry
+    from ctmc.cli.progress import Progress, monitor_for
+    from ctmc.solve import default_solver, solve
+    from ctmc.storage import load
+    from ctmc.study.measures import check_measure
+
+    for text in question.conditions:
+        check_measure(text)
+    settings = settings_of(question)
+    model = load(question.file)
+    problem = registry.problem_class(question.problem)(model, **settings)
+    name = question.solver or default_solver(problem)
+    solver = registry.make_solver(name)
+    if question.options:
+        solver = dataclasses.replace(solver, **question.options)  # type: ignore[type-var]
+    shown = registry.solver_name(solver)
+    registry.check_takes(solver, problem)
+    check_rewards(model, question.rewards)
+    start = None if question.start is None else start_vector(question.start, model, output)
+    if not (output.json or output.csv):
+        default = f" (the default for this {question.problem} problem)" if question.solver is None else ""
+        output.write(f"Solver: {shown}{default}")
+    elif question.solver is None:
+        output.news(f"Solver: {shown} (the default for this {question.problem} problem)")
+    for note in model.notes:
+        output.news(f"Note: {note}")
+    progress = Progress(output, shown, problem.tolerance)
+
+    def announce() -> None:
+        progress.clear()
+        output.news("Stopping at the next step, the partial answer will be stored; Ctrl-C again leaves at once.")
+
+    with output.interrupts.gentle(announce):
+        try:
+            solution = solve(
+                problem,
+                solver,
+                start=start,
+                time_limit=question.time_limit,
+                monitor=monitor_for(progress, output.interrupts.stopped),
+                check=False,
+            )
+        finally:
+            progress.close()
+        return _conclude(question, solution, output)
+
+
+def _conclude(question: Question, solution: Any, output: Output) -> int:
+    """Store, show, and return the exit code."""
+    from ctmc.cli.models import solution_facts
+    from ctmc.solve import failure_message
+
+    facts = solution_facts(solution, default=question.solver is None)
+    measures = _measures(question, solution) if solution.converged else {}
+    saved, save_error = _save(question, solution)
+    code = 0 if solution.converged else 1
+    errors = []
+    if not solution.converged:
+        errors.append(("SolveError", failure_message(solution)))
+    if save_error is not None:
+        errors.append((type(save_error).__name__, str(save_error)))
+        code = code or 2
+    if output.interrupts.stopped():
+        code = output.interrupts.exit_code
+    if output.json:
+        document = {
+            "file": question.file,
+            "model_hash": solution.model_hash,
+            **facts,
+            "measures": measures,
+            "saved": saved,
+        }
+        if errors:
+            document["error"] = error_object(*errors[0], code)
+        output.document(document)
+    elif output.csv:
+        _show_table(question, solution, measures, output)
+    else:
+        _show(solution, facts, measures, saved, output)
+    for kind, message in errors:
+        output.problem(kind, message, code)
+    if saved is not None and not solution.converged:
+        output.news(f"Go on with: ctmc solve {question.file} --solver '{facts['solver']}' --start {saved}")
+    return code
+
+
+def _show(solution: Any, facts: dict[str, Any], measures: dict[str, Any], saved: str | None, output: Output) -> None:
+    bound = [("error bound", f"{solution.error_bound:.3g}")] if solution.error_bound is not None else []
+    output.facts(
+        [
+            ("status", facts["status"]),
+            ("defect", f"{solution.defect:.3g} (tolerance {facts['tolerance']:g})"),
+            *bound,
+            ("iterations", facts["iterations"]),
+            ("products", facts["products"]),
+            ("seconds", f"{facts['seconds']:.3f}"),
+            *([("saved", saved)] if saved is not None else []),
+        ]
+    )
+    if not measures:
+        return
+    from ctmc.solution import flat_measures
+    from ctmc.study.measures import at_time
+
+    output.write()
+    if "times" not in facts:
+        output.table(("measure", "value"), list(flat_measures(measures).items()))
+        return
+    columns = [flat_measures(at_time(measures, k)) for k in range(len(facts["times"]))]
+    if len(columns) <= 6:
+        heads = ["measure", *(f"t = {time:.10g}" for time in facts["times"])]
+        output.table(heads, [[name, *(column[name] for column in columns)] for name in columns[0]])
+    else:
+        rows = [[time, *column.values()] for time, column in zip(facts["times"], columns, strict=True)]
+        output.table(["time", *columns[0]], rows)
+
+
+def _show_table(question: Question, solution: Any, measures: dict[str, Any], output: Output) -> None:
+    """Write the same columns as `ctmc run` does."""
+    from ctmc.cli.models import solution_facts
+    from ctmc.study.measures import at_time
+    from ctmc.study.run import Row, table
+
+    facts = solution_facts(solution, default=False)
+    kept = {
+        name: facts[name] for name in ("problem", "solver", "status", "defect", "iterations", "products", "seconds")
+    }
+    times = facts.get("times", [None])
+    rows = [
+        Row(
+            model=Path(question.file).stem,
+            time=time,
+            measures=measures if time is None else at_time(measures, k),
+            **kept,
+        )
+        for k, time in enumerate(times)
+    ]
+    output.table(*table(tuple(rows)))
+
+
+def _measures(question: Question, solution: Any) -> dict[str, Any]:
+    from ctmc.study.measures import evaluate_measure
+
+    asked = {text: evaluate_measure(solution, text) for text in (*question.conditions, *question.rewards)}
+    return {**solution.measures(), **asked}
+
+
+def _save(question: Question, solution: Any) -> tuple[str | None, CTMCError | None]:
+    """Store the solution beside the model; an answer that is not certified never replaces one that is."""
+    import numpy as np
+
+    from ctmc import registry
+    from ctmc.solution import value_arrays
+    from ctmc.storage import save_solution
+
+    if not question.save or not all(np.isfinite(array).all() for array in value_arrays(solution.value)):
+        return None, None
+    problem = registry.snake_case(type(solution.problem).__name__)
+    name = f"{problem}-{registry.snake_case(solution.solver.partition('(')[0])}"
+    try:
+        return str(save_solution(question.file, solution, name if solution.converged else f"{name}-unfinished")), None
+    except CTMCError as error:
+        return None, error

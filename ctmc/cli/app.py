@@ -1,0 +1,210 @@
+"""The group of all commands, what they have in common, and how each failure ends."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from ctmc.cli.interrupts import Interrupted, Interrupts
+from ctmc.cli.output import Output
+from ctmc.errors import CTMCError, SolveError, printable
+
+INTERNAL_ERROR = 70
+"""Exit code for what should not happen, EX_SOFTWARE of sysexits.h."""
+
+# Each command is imported when it runs, so that --help waits for nothing: name -> module and one line for the help.
+COMMANDS = {
+    "list": ("listing", "List builders, solvers and problems."),
+    "build": ("build", "Build a model and store it."),
+    "info": ("info", "Tell what a file holds."),
+    "solve": ("solve", "Solve a stored model and certify the answer."),
+    "run": ("run", "Run a study: build, solve, verify, and print one table."),
+    "completion": ("completion", "Print the completion script for a shell."),
+    "doctor": ("doctor", "Check the installation."),
+}
+
+
+def output_of(context: click.Context) -> Output:
+    """Return where this run of the command line writes."""
+    found: Output = context.find_root().obj
+    return found
+
+
+def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    if value:
+        output = context.find_root().ensure_object(Output)
+        setattr(output, str(parameter.name), value if parameter.name != "verbose" else output.verbose + value)
+    return value
+
+
+def common_options(*, csv: bool) -> list[click.Parameter]:
+    """Return the options that every command has."""
+    options = [
+        click.Option(["--json"], is_flag=True, help="Write one JSON document to standard output, and nothing else."),
+        click.Option(["-q", "--quiet"], is_flag=True, help="No news and no progress on standard error."),
+        click.Option(["-v", "--verbose"], count=True, help="Log what is done to standard error; twice for more."),
+        click.Option(["--debug"], is_flag=True, help="Show the traceback of an error."),
+    ]
+    if csv:
+        options.insert(1, click.Option(["--csv"], is_flag=True, help="Write the table as CSV."))
+    for option in options:
+        option.expose_value, option.callback, option.is_eager = False, _remember, True
+    return list(options)
+
+
+class Command(click.Command):
+    """A command with the common options."""
+
+    def __init__(self, *arguments: Any, csv: bool = False, **known: Any) -> None:
+        super().__init__(*arguments, **known)
+        self.params = [*self.params, *common_options(csv=csv)]
+
+
+class Commands(click.Group):
+    """The group `ctmc`: its commands are imported when they run."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        """Return the names in the order of use."""
+        return list(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        """Import a command."""
+        if name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"ctmc.cli.{COMMANDS[name][0]}")
+        return module.command  # type: ignore[no-any-return]
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def resolve_command(
+        self, context: click.Context, arguments: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; close names are listed for one that does not exist."""
+        if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+            from ctmc.errors import unknown_name
+
+            raise unknown_name("command", arguments[0], COMMANDS)
+        return super().resolve_command(context, arguments)
+
+
+def _version(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if not value or context.resilient_parsing:
+        return
+    from ctmc import __version__
+
+    output = context.find_root().ensure_object(Output)
+    if output.json:
+        output.document({"version": __version__})
+    else:
+        click.echo(f"ctmc {__version__}")
+    context.exit()
+
+
+def _help(context: click.Context, **_: Any) -> int:
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+    return 0
+
+
+cli = Commands(
+    "ctmc",
+    callback=click.pass_context(_help),
+    invoke_without_command=True,
+    help="Build, store and solve continuous-time Markov chains; every answer comes with a certificate.",
+    epilog="Start with: ctmc run quickstart.  'ctmc COMMAND --help' tells more.",
+    params=[
+        click.Option(
+            ["--version"], is_flag=True, expose_value=False, callback=_version, help="Print the version and leave."
+        ),
+        *common_options(csv=False),
+    ],
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit code; see `ctmc.cli.main`."""
+    own = list(arguments)[: arguments.index("--")] if "--" in arguments else list(arguments)
+    # Read before click does: its own errors must come out in the same form.
+    output = Output(json="--json" in own, debug="--debug" in own)
+    if os.environ.get("_CTMC_COMPLETE"):
+        with contextlib.suppress(Exception):  # no traceback into the user's prompt
+            cli.main(list(arguments), prog_name="ctmc", standalone_mode=False, obj=output)
+        return 1
+    _escape_what_cannot_be_encoded()
+    interrupts = Interrupts()
+    output.interrupts = interrupts
+    try:
+        with interrupts, _logging(output):
+            code = _run(list(arguments), output)
+            sys.stdout.flush()
+            return code
+    except Interrupted as interrupted:
+        output.problem("Interrupted", "interrupted", interrupted.exit_code)
+        return interrupted.exit_code
+    except BrokenPipeError:
+        # The reader has gone (as `head` does); Python must not try to flush again at its exit.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(arguments: list[str], output: Output) -> int:
+    try:
+        result = cli.main(arguments, prog_name="ctmc", standalone_mode=False, obj=output)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Abort:
+        raise Interrupted(2) from None
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        hint = f" (see '{context.command_path} --help')" if context is not None else ""
+        message = " ".join(error.format_message().split())
+        return output.problem("UsageError", f"{message}{hint}", 2, error)
+    except BrokenPipeError:
+        raise
+    except SolveError as error:
+        return output.problem("SolveError", str(error), 1, error)
+    except CTMCError as error:
+        return output.problem(type(error).__name__, str(error), 2, error)
+    except MemoryError as error:
+        return output.problem("MemoryError", "there is not enough memory; see --memory-limit", 2, error)
+    except Exception as error:
+        message = f"internal error, {type(error).__name__}: {error}; run again with --debug to see where"
+        return output.problem("InternalError", message, INTERNAL_ERROR, error)
+
+
+def _escape_what_cannot_be_encoded() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+@contextlib.contextmanager
+def _logging(output: Output) -> Any:
+    """Write the framework's log to standard error as far as -v asks for it; looked at per record, -v being parsed later."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno >= (logging.WARNING, logging.INFO, logging.DEBUG)[min(output.verbose, 2)]:
+                output.line(f"{record.name}: {printable(record.getMessage())}")
+
+    logger, handler = logging.getLogger("ctmc"), Handler()
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)

@@ -1,0 +1,172 @@
+"""``ctmc build``: one sub-command for each builder, with a flag for each of its parameters."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ctmc.cli.app import Command, output_of
+from ctmc.cli.docstring import read_docstring
+from ctmc.cli.models import model_facts
+from ctmc.cli.options import code_option, file_type, given_values, limits, memory_option, threads_option, value_option
+from ctmc.errors import PluginError, StorageError, printable, unknown_name
+
+
+def _build(
+    builder: str,
+    output: str,
+    overwrite: bool,
+    threads: int | None,
+    memory_limit: str | None,
+    allow_code: bool,
+    **values: Any,
+) -> int:
+    from ctmc import registry
+    from ctmc.cli.progress import Progress
+    from ctmc.model.memory import format_size
+    from ctmc.storage import save
+
+    out = output_of(click.get_current_context())
+    with limits(threads, memory_limit, allow_code):
+        _check_place(Path(output))
+        progress = Progress(out, f"building {builder}", 0.5)
+        try:
+            begin = time.perf_counter()
+            model = registry.build(builder, **given_values(values))
+            seconds = time.perf_counter() - begin
+            digest = save(output, model, overwrite=overwrite)
+        finally:
+            progress.close()
+    facts = model_facts(model)
+    states = facts.get("states") or facts.get("boundary_states") or 0
+    document = {
+        "file": output,
+        "builder": builder,
+        **facts,
+        "seconds": seconds,
+        "states_per_second": states / seconds if seconds > 0 else None,
+        "file_bytes": Path(output).stat().st_size,
+        "content_hash": digest,
+    }
+    if out.json:
+        out.document(document)
+    else:
+        out.write(f"Built {builder}: {output}")
+        rate = document["states_per_second"] or 0.0
+        shown = [(name.replace("_", " "), value) for name, value in facts.items() if name not in ("bytes", "notes")]
+        out.facts(
+            [
+                *shown,
+                ("memory", format_size(facts["bytes"])),
+                ("seconds", f"{seconds:.3f} ({rate:,.0f} states per second)"),
+                ("file size", format_size(document["file_bytes"])),
+                ("content hash", digest),
+            ]
+        )
+    for note in facts["notes"]:
+        out.news(f"Note: {note}")
+    return 0
+
+
+def _check_place(path: Path) -> None:
+    """Refuse before the model is built what could not be written afterwards."""
+    if not path.parent.is_dir():
+        raise StorageError(f"Cannot write {printable(path)}: there is no folder {printable(path.parent)}.")
+    if path.exists() and not path.is_file():
+        raise StorageError(f"Cannot write {printable(path)}: it is not a regular file, and is never replaced.")
+
+
+def _own_options() -> list[click.Parameter]:
+    return [
+        click.Option(
+            ["-o", "--output"], required=True, type=file_type(), metavar="FILE", help="Where to store the model."
+        ),
+        click.Option(["--overwrite"], is_flag=True, help="Replace another model in this file."),
+        memory_option(),
+        threads_option(),
+        code_option(),
+    ]
+
+
+def builder_command(name: str) -> Command:
+    """Return the command of a builder, made from its signature and docstring."""
+    from ctmc import registry
+
+    parts = read_docstring(registry.builder(name))
+    own = _own_options()
+    command = Command(name, callback=partial(_build, name), params=own, help=_help(name, parts.summary, parts.examples))
+    taken = [flag for parameter in command.params for flag in parameter.opts]
+    flags = [
+        value_option(
+            parameter.name,
+            parameter.annotation,
+            parts.parameters.get(parameter.name, ("", "")),
+            default=parameter.default,
+            required=parameter.default is inspect.Parameter.empty,
+            taken=taken,
+            kind="builder",
+        )
+        for parameter in registry.builder_parameters(name).parameters.values()
+    ]
+    command.params = [*flags, *command.params]
+    return command
+
+
+def _help(name: str, summary: str, examples: tuple[str, ...]) -> str:
+    shown = examples or (f"ctmc build {name} ... -o model.h5",)
+    return (
+        f"{summary}\n\nExample:\n\n" + "\n\n".join(f"  {example}" for example in shown) + f"\n\nMore: ctmc list {name}"
+    )
+
+
+class Builders(click.Group):
+    """The group ``ctmc build``."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        """Return the builders' names."""
+        from ctmc import registry
+
+        return registry.builder_names()
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        """Return the command of a builder; an unknown one is an error with close names."""
+        names = self.list_commands(context)
+        if name not in names:
+            if context.resilient_parsing or name.startswith("-"):
+                return None
+            raise unknown_name("builder", name, names)
+        return builder_command(name)
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the builders with their first sentence; one that cannot be imported says so."""
+        from ctmc import registry
+
+        rows = []
+        for name in self.list_commands(context):
+            try:
+                rows.append((name, read_docstring(registry.builder(name)).summary))
+            except PluginError as error:
+                rows.append((name, f"cannot be used: {error}"))
+        with formatter.section("Builders"):
+            formatter.write_dl(rows)
+
+
+def _without_builder(context: click.Context) -> int:
+    if context.invoked_subcommand is None:
+        raise click.UsageError("Missing the name of a builder; 'ctmc list builders' shows them.", context)
+    return 0
+
+
+command = Builders(
+    "build",
+    callback=click.pass_context(_without_builder),
+    invoke_without_command=True,
+    params=[],
+    help="Build a model and store it.  'ctmc build BUILDER --help' lists the builder's parameters.",
+    subcommand_metavar="BUILDER [PARAMETERS]... -o FILE",
+)

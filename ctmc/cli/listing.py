@@ -1,0 +1,155 @@
+"""``ctmc list``: what there is by name."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from ctmc.cli.app import Command, output_of
+from ctmc.cli.docstring import read_docstring
+from ctmc.cli.options import PROBLEM_NAMES, builder_names, names_starting, solver_names
+from ctmc.errors import PluginError, printable, unknown_name
+
+KINDS = ("builders", "solvers", "problems")
+_COLUMNS = {
+    "builders": ("name", "parameters", "description"),
+    "solvers": ("name", "problem", "needs", "options", "description"),
+    "problems": ("name", "default_solver", "description"),
+}
+
+
+def _list(names: tuple[str, ...]) -> int:
+    output = output_of(click.get_current_context())
+    kinds = [name for name in names if name in KINDS] or list(KINDS)
+    wanted = [name for name in names if name not in KINDS]
+    if wanted:
+        found = [_detail(name, kinds) for name in wanted]
+        if output.json:
+            output.document({kind: [item for k, item in found if k == kind] for kind in {k for k, _ in found}})
+            return 0
+        for _, item in found:
+            sys.stdout.write("\n".join(map(printable, [item["name"], "", *item["text"].splitlines()])) + "\n")
+        return 0
+    rows = {kind: _ROWS[kind]() for kind in kinds}
+    if output.json:
+        output.document(rows)
+        return 0
+    for kind in kinds:
+        columns = _COLUMNS[kind]
+        if not output.csv and len(kinds) > 1:
+            output.write(kind.upper())
+        if output.csv and len(kinds) > 1:
+            continue
+        output.table(columns, [[_joined(row[column]) for column in columns] for row in rows[kind]])
+        if not output.csv and len(kinds) > 1:
+            output.write()
+    if output.csv and len(kinds) > 1:
+        output.table(
+            ("kind", "name", "description"),
+            [(k[:-1], row["name"], row["description"]) for k in kinds for row in rows[k]],
+        )
+    return 0
+
+
+def _joined(value: Any) -> Any:
+    return ", ".join(f"{name}={default}" for name, default in value.items()) if isinstance(value, dict) else value
+
+
+def _builders() -> list[dict[str, Any]]:
+    from ctmc import registry
+
+    rows: list[dict[str, Any]] = []
+    for name in registry.builder_names():
+        try:
+            signature = registry.builder_parameters(name)
+            text = read_docstring(registry.builder(name)).summary
+            rows.append({"name": name, "parameters": ", ".join(signature.parameters), "description": text})
+        except PluginError as error:
+            rows.append({"name": name, "parameters": "", "description": f"cannot be used: {error}"})
+    return rows
+
+
+def _solvers() -> list[dict[str, Any]]:
+    import dataclasses
+
+    from ctmc import registry
+
+    rows: list[dict[str, Any]] = []
+    for name in registry.solver_names():
+        try:
+            kind: Any = registry.solver_class(name)
+        except PluginError as error:
+            rows.append(
+                {"name": name, "problem": "", "needs": "", "options": {}, "description": f"cannot be used: {error}"}
+            )
+            continue
+        needs = kind.needs if isinstance(kind.needs, tuple) else (kind.needs,)
+        options = {
+            field.name: None if field.default is dataclasses.MISSING else _option(field.default)
+            for field in dataclasses.fields(kind)
+        }
+        rows.append(
+            {
+                "name": name,
+                "problem": ", ".join(registry.snake_case(problem.__name__) for problem in kind.solves),
+                "needs": ", ".join(need.__name__ for need in needs),
+                "options": options,
+                "description": read_docstring(kind).summary,
+            }
+        )
+    return rows
+
+
+def _option(default: Any) -> Any:
+    return default if default is None or isinstance(default, bool | int | float | str) else repr(default)
+
+
+def _problems() -> list[dict[str, Any]]:
+    from ctmc.problem import PROBLEMS
+
+    defaults = {
+        "stationary": "gth up to 3000 states, gmres above; logarithmic_reduction for a QBD",
+        "transient": "uniformization",
+    }
+    return [
+        {"name": name, "default_solver": defaults.get(name, ""), "description": read_docstring(kind).summary}
+        for name, kind in PROBLEMS.items()
+    ]
+
+
+_ROWS = {"builders": _builders, "solvers": _solvers, "problems": _problems}
+
+
+def _detail(name: str, kinds: list[str]) -> tuple[str, dict[str, Any]]:
+    from ctmc import registry
+    from ctmc.problem import PROBLEMS
+
+    places: dict[str, tuple[Any, Any]] = {
+        "builders": (registry.builder_names(), registry.builder),
+        "solvers": (registry.solver_names(), registry.solver_class),
+        "problems": (PROBLEMS, PROBLEMS.__getitem__),
+    }
+    for kind in kinds:
+        names, find = places[kind]
+        if name in names:
+            return kind, {"name": name, "text": read_docstring(find(name)).text}
+    known = [known for kind in kinds for known in places[kind][0]]
+    raise unknown_name(kinds[0][:-1] if len(kinds) == 1 else "builder, solver or problem", name, [*known, *KINDS])
+
+
+command = Command(
+    "list",
+    csv=True,
+    callback=_list,
+    params=[
+        click.Argument(
+            ["names"],
+            nargs=-1,
+            metavar="[builders|solvers|problems] [NAME]...",
+            shell_complete=names_starting(lambda: [*KINDS, *builder_names(), *solver_names(), *PROBLEM_NAMES]),
+        )
+    ],
+    help="List builders, solvers and problems, or tell all about one: 'ctmc list solvers', 'ctmc list gmres'.",
+)

@@ -1,0 +1,68 @@
+"""Facts about models and answers in the form that the commands show and write to JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def model_facts(model: Any) -> dict[str, Any]:
+    """Return size, structure, bytes and notes of a model, with plain values.
+
+    Examples
+    --------
+    >>> import ctmc
+    >>> model_facts(ctmc.build("birth_death", births=[1.0], deaths=[2.0]))["states"]
+    2
+    """
+    from ctmc.model.qbd import QBD
+
+    facts: dict[str, Any] = {"kind": type(model).__name__}
+    if isinstance(model, QBD):
+        blocks = [model.up, model.local, model.down]
+        blocks += [
+            block for level in model.boundary for block in (level.down, level.local, level.up) if block is not None
+        ]
+        facts |= {
+            "boundary_levels": model.boundary_levels,
+            "boundary_states": sum(map(len, model.phases)),
+            "phases": model.phase_count,
+            "drift": model.drift,
+            "entries": int(sum(block.nnz for block in blocks)),
+            "bytes": int(sum(block.data.nbytes + block.indices.nbytes + block.indptr.nbytes for block in blocks)),
+        }
+    else:
+        facts |= {
+            "states": model.size,
+            "state_space": model.space.describe(),
+            "entries": model.entries,
+            "largest_exit_rate": float(model.exit_rates.max()),
+            "bytes": model.nbytes,
+        }
+    facts["rewards"] = list(model.all_rewards)
+    if model.labels:
+        facts["labels"] = list(model.labels)
+    facts["notes"] = list(model.notes)
+    return facts
+
+
+def solution_facts(solution: Any, default: bool) -> dict[str, Any]:
+    """Return how an answer was reached and how good it is, with plain values."""
+    from ctmc import registry
+    from ctmc.problem import Transient
+
+    problem = solution.problem
+    return {
+        "problem": registry.snake_case(type(problem).__name__),
+        "solver": registry.snake_case(solution.solver.partition("(")[0]),
+        "solver_options": solution.solver,
+        "default_solver": default,
+        "status": solution.status.name,
+        "reason": solution.reason,
+        "defect": solution.defect,
+        "tolerance": problem.tolerance,
+        "error_bound": solution.error_bound,
+        "iterations": solution.iterations,
+        "products": solution.products,
+        "seconds": solution.seconds,
+        **({"times": problem.times.tolist()} if isinstance(problem, Transient) else {}),
+    }

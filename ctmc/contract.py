@@ -1,0 +1,406 @@
+"""What a plug-in does wrong, as a list of sentences; and a decorator that makes tests of them.
+
+A package with a solver of its own tests it with::
+
+    import ctmc.contract
+
+    @ctmc.contract.parametrize_with_checks("my_solver")
+    def test_my_solver(check):
+        check()
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy.linalg import expm
+
+from ctmc import registry
+from ctmc.certificate import certify
+from ctmc.errors import CTMCError, UnknownNameError, UnstableError, UnsupportedProblemError, unknown_name
+from ctmc.model.elimination import gth
+from ctmc.model.generator import Generator
+from ctmc.model.qbd import QBD, MatrixGeometric
+from ctmc.model.state_space import Lattice, Variable
+from ctmc.problem import Problem, Stationary, Transient
+from ctmc.solution import Outcome, Solution, Status, value_arrays
+from ctmc.solve import solve
+
+ACCURACY = 1e-9
+"""Largest accepted L1 distance from the known answer."""
+HARD_ACCURACY = 1e-5
+"""The same on hard cases, where the certificate itself promises no more."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A problem to try a solver on.
+
+    Attributes
+    ----------
+    name : str
+    problem : Stationary or Transient
+    hard : bool
+        Here a solver may answer "not converged" or INACCURATE, but never a wrong CONVERGED.
+    answer : array, optional
+        Known answer; by default elimination, or a matrix exponential, on the dense matrix.
+    """
+
+    name: str
+    problem: Problem
+    hard: bool = False
+    answer: Any = None
+
+    def known(self) -> np.ndarray | None:
+        """Return the known answer: (n,) or (times, n); for a QBD the probabilities of the first levels, one after another."""
+        if self.answer is not None:
+            return np.asarray(self.answer)
+        if isinstance(self.problem, Transient):
+            dense = self.problem.model.to_scipy().toarray()
+            begin = self.problem.initial.dense(len(dense))
+            return np.array([begin @ expm(dense * time) for time in self.problem.times])
+        model = self.problem.model
+        if isinstance(model, QBD):
+            levels = model.boundary_levels + max(4, 1200 // model.phase_count)
+            return gth(model.truncate(levels).to_scipy().toarray())
+        return gth(model.to_scipy().toarray()) if model.classes.irreducible else None
+
+
+def cases() -> list[Case]:
+    """Return small problems of every kind, the hard ones included; they need no builder."""
+    rng = np.random.default_rng(20161)
+    busy = rng.random((60, 60)) * (rng.random((60, 60)) < 0.2) + np.diag(np.full(59, 0.5), 1) + np.diag(np.ones(59), -1)
+    np.fill_diagonal(busy, 0)
+    ring = np.roll(np.eye(12), 1, axis=1)
+    two_blocks = np.zeros((8, 8))
+    two_blocks[:4, :4], two_blocks[4:, 4:] = rng.random((4, 4)), rng.random((4, 4))
+    np.fill_diagonal(two_blocks, 0)
+    two_blocks[0, 4], two_blocks[4, 0] = 1e-14, 3e-14
+    decades = np.diag(10.0 ** np.linspace(-5, 5, 11), 1) + np.diag(10.0 ** np.linspace(5, -5, 11), -1)
+    absorbing = np.diag([1.0, 1.0, 1.0], 1)
+    two_ends = np.zeros((5, 5))
+    two_ends[2, [1, 3]], two_ends[1, 0], two_ends[3, 4], two_ends[4, 3] = (1.0, 2.0), 1.0, 1.0, 4.0
+    from_matrix = Generator.from_matrix
+    crawl = [[-0.5, 0.5], [0.1, -0.1]]
+    return [
+        Case("random", Stationary(from_matrix(busy))),
+        Case("queue", Stationary(_queue(1.0, 2.0, 30))),
+        Case("two states", Stationary(from_matrix([[0, 1.0], [3.0, 0]]))),
+        Case("one state", Stationary(from_matrix([[0.0]])), answer=[1.0]),
+        Case("absorbing", Stationary(from_matrix(absorbing)), answer=[0, 0, 0, 1.0]),
+        Case("two recurrent classes", Stationary(from_matrix(two_ends), initial=(2,)), answer=[1 / 3, 0, 0, 8 / 15, 2 / 15]),
+        Case("period 12", Stationary(from_matrix(ring)), hard=True),
+        Case("period 2", Stationary(_queue(1.0, 1.0, 2)), hard=True),
+        Case("nearly decomposable", Stationary(from_matrix(two_blocks)), hard=True),
+        Case("rates over ten decades", Stationary(from_matrix(decades)), hard=True),
+        Case("load .999", Stationary(_queue(0.999, 1.0, 200)), hard=True),
+        Case("transient", Transient(from_matrix(busy), initial=(3,), times=[0.0, 0.3, 2.0])),
+        Case("transient, absorbing", Transient(from_matrix(absorbing), initial=(0,), times=[1.0, 40.0])),
+        Case("transient, slow", Transient(from_matrix(crawl), initial=(0,), times=[1e-8, 1e3]), hard=True),
+        Case("M/M/1", Stationary(QBD.from_blocks([[1.0]], [[-3.0]], [[2.0]])), answer=0.5 ** np.arange(1, 200)),
+        Case("queue in a random environment", Stationary(_environment())),
+        Case("QBD at load .999", Stationary(QBD.from_blocks([[0.999]], [[-1.999]], [[1.0]])), hard=True,
+             answer=0.001 * 0.999 ** np.arange(1000)),
+    ]  # fmt: skip
+
+
+def check_solver(solver: Any, extra: Sequence[Case] = ()) -> list[str]:
+    """Return what is wrong with a solver, as sentences; empty if nothing is.
+
+    Parameters
+    ----------
+    solver : str, class or instance
+        The solver; a class is tried with its default options.
+    extra : sequence of Case
+        More problems to try it on; those that it does not take are passed over.
+
+    Examples
+    --------
+    >>> check_solver("gth")
+    []
+    """
+    found: list[str] = []
+    for _, check in solver_checks(solver, extra):
+        found += check()
+    return found
+
+
+def solver_checks(solver: Any, extra: Sequence[Case] = ()) -> list[tuple[str, Callable[[], list[str]]]]:
+    """Return the checks of a solver one by one, as (name, function that returns sentences)."""
+    kind = registry.solver_class(solver) if isinstance(solver, str) else solver
+    instance = kind() if isinstance(kind, type) else kind
+    checks: list[tuple[str, Callable[[], list[str]]]] = [("options", partial(check_options, type(instance)))]
+    suited = [case for case in [*cases(), *extra] if registry.takes(instance, case.problem)]
+    if not suited:
+        return [*checks, ("cases", lambda: [f"{type(instance).__name__} takes none of the cases: nothing is tested."])]
+    checks += [(case.name, partial(check_case, instance, case)) for case in suited]
+    easy = next((case for case in suited if not case.hard), suited[0])
+    checks.append(("refusal", partial(check_refusal, instance)))
+    checks.append(("limits", partial(check_limits, instance, easy)))
+    return checks
+
+
+def check_options(kind: type) -> list[str]:
+    """Check that a solver is a frozen, keyword-only dataclass whose repr gives it back."""
+    name = kind.__name__
+    if not dataclasses.is_dataclass(kind):
+        return [f"{name} is not a dataclass."]
+    wrong = []
+    parameters = kind.__dataclass_params__  # type: ignore[attr-defined]
+    if not parameters.frozen:
+        wrong.append(f"{name} is not frozen: its options can be changed after they were checked.")
+    for option in dataclasses.fields(kind):
+        if not option.kw_only:
+            wrong.append(f"option {option.name} of {name} is not keyword-only.")
+        if option.name not in (kind.__doc__ or ""):
+            wrong.append(f"option {option.name} of {name} is not in its docstring.")
+    for attribute in ("solves", "needs", "run"):
+        if not hasattr(kind, attribute):
+            wrong.append(f"{name} has no {attribute}.")
+    instance = kind()
+    call = ast.parse(repr(instance), mode="eval").body
+    if not isinstance(call, ast.Call) or not call.func or getattr(call.func, "id", None) != name:
+        wrong.append(f"repr of {name} is {instance!r}; allowed is {name}(option=value, ..).")
+    else:
+        again = kind(**{str(word.arg): ast.literal_eval(word.value) for word in call.keywords})
+        if again != instance:
+            wrong.append(f"repr of {name} does not give it back.")
+    return wrong
+
+
+def check_case(solver: Any, case: Case) -> list[str]:
+    """Check a solver's answer to one problem: honest, right, repeatable, and the model left alone."""
+    name = f"{type(solver).__name__} on '{case.name}'"
+    before = _fingerprint(case.problem.model)
+    try:
+        first = solve(case.problem, solver, check=False)
+    except Exception as error:  # whatever a plug-in raises is what we want to tell
+        return [f"{name} raised {type(error).__name__}: {error}"]
+    wrong = []
+    if _fingerprint(case.problem.model) != before:
+        wrong.append(f"{name} changed the model's arrays.")
+    wrong += [f"{name}: {sentence}" for sentence in _judge(first, case)]
+    again = solve(case.problem, solver, check=False)
+    same = zip(value_arrays(first.value), value_arrays(again.value), strict=True)
+    if not all(np.array_equal(one, other, equal_nan=True) for one, other in same):
+        wrong.append(f"{name} gives other numbers when it is run again.")
+    if not case.hard and not wrong and isinstance(case.problem.model, Generator) and case.problem.model.size > 1:
+        wrong += [f"{name}, {sentence}" for sentence in _transformed(solver, case, first)]
+    return wrong
+
+
+def check_refusal(solver: Any) -> list[str]:
+    """Check that a problem which the solver does not declare is refused."""
+    stranger = next((case.problem for case in cases() if not registry.takes(solver, case.problem)), None)
+    if stranger is None:
+        return []
+    try:
+        solve(stranger, solver)
+    except UnsupportedProblemError:
+        return []
+    except CTMCError as error:
+        return [f"{type(solver).__name__}: a problem that it does not take raised {type(error).__name__}."]
+    return [f"{type(solver).__name__} answered a problem that it does not take."]
+
+
+def check_limits(solver: Any, case: Case) -> list[str]:
+    """Check that an iterative solver says so when it is starved, and that a monitor can stop it."""
+    name = type(solver).__name__
+    wrong = []
+    if any(option.name == "max_iterations" for option in dataclasses.fields(solver)):
+        starved = solve(case.problem, dataclasses.replace(solver, max_iterations=1), check=False)
+        if starved.status not in (Status.ITERATION_LIMIT, Status.CONVERGED):
+            wrong.append(f"{name} with one iteration says {starved.status.name}, not ITERATION_LIMIT.")
+        asked = 0
+
+        def monitor(iteration: int, defect: float) -> bool:
+            nonlocal asked
+            asked += 1
+            return True
+
+        stopped = solve(case.problem, solver, monitor=monitor, check=False)
+        if not asked:
+            wrong.append(f"{name} never asks the monitor, so it cannot be stopped.")
+        elif stopped.status not in (Status.STOPPED, Status.CONVERGED) or asked > 2:
+            wrong.append(f"{name} goes on after the monitor said stop ({stopped.status.name}, asked {asked} times).")
+    return wrong
+
+
+def check_builder(name: str, parameters: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with a builder, tried with these parameters, as sentences; empty if nothing is.
+
+    Parameters
+    ----------
+    name : str
+    parameters : mapping
+        Parameters of a small model.
+
+    Examples
+    --------
+    >>> check_builder("birth_death", {"births": [1.0], "deaths": [2.0]})
+    []
+    """
+    function = registry.builder(name)
+    document = inspect.getdoc(function) or ""
+    wrong = [
+        f"parameter {parameter} of {name} is not in its docstring."
+        for parameter in inspect.signature(function).parameters
+        if f"\n{parameter} : " not in document
+    ]
+    first, again = function(**parameters), function(**parameters)
+    if not isinstance(first, Generator | QBD):
+        return [*wrong, f"{name} returns a {type(first).__name__}; allowed is a Generator or a QBD."]
+    if _fingerprint(first) != _fingerprint(again):
+        wrong.append(f"{name} gives another model when it is called again.")
+    if first.recipe is None or first.recipe.builder != name:
+        wrong.append(f"the model of {name} carries no recipe; decorate the builder with ctmc.builder.")
+    try:
+        function(**parameters, no_such_parameter=1)
+        wrong.append(f"{name} takes a parameter that does not exist.")
+    except UnknownNameError:
+        pass
+    try:
+        solution = solve(Stationary(first))
+        numbers = {key: np.asarray(value, dtype=float) for key, value in solution.measures().items()}
+        wrong += [
+            f"measure {key} of {name} is not finite." for key, value in numbers.items() if not np.isfinite(value).all()
+        ]
+    except UnstableError:
+        pass
+    return wrong
+
+
+def parametrize_with_checks(
+    *solvers: Any, expected_failures: Mapping[str, str] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a pytest decorator that runs a test once per check of each solver, as its argument ``check``.
+
+    Parameters
+    ----------
+    *solvers : str, class or instance
+    expected_failures : mapping of str to str, optional
+        For the name of a check, as in the test's id, the reason why it fails; a check that passes after all is a failure.
+
+    Examples
+    --------
+    >>> @parametrize_with_checks("gth")
+    ... def test_gth(check):
+    ...     check()
+    >>> len(test_gth.pytestmark[0].args[1]) > 10
+    True
+    """
+    import pytest
+
+    def _expected_failure(reason: str | None) -> Any:
+        return () if reason is None else (pytest.mark.xfail(reason=reason, strict=True),)
+
+    reasons = dict(expected_failures or {})
+    parameters = []
+    for solver in solvers:
+        title = (
+            solver
+            if isinstance(solver, str)
+            else registry.solver_name(solver if not isinstance(solver, type) else solver())
+        )
+        parameters += [
+            pytest.param(_Raising(check), id=f"{title}-{name}", marks=_expected_failure(reasons.pop(name, None)))
+            for name, check in solver_checks(solver)
+        ]
+    if reasons:
+        raise unknown_name("check", next(iter(reasons)), [str(item.id) for item in parameters])
+    return pytest.mark.parametrize("check", parameters)
+
+
+@dataclass(frozen=True)
+class _Raising:
+    check: Callable[[], list[str]]
+
+    def __call__(self) -> None:
+        sentences = self.check()
+        if sentences:
+            raise AssertionError("\n".join(sentences))
+
+
+def _judge(solution: Solution, case: Case) -> Iterable[str]:
+    """Yield what is wrong with an answer."""
+    if not solution.converged:
+        if not case.hard:
+            yield f"{solution.status.name}, {solution.reason}"
+        return
+    proof = certify(case.problem, Outcome(solution.value)) if isinstance(case.problem, Stationary) else None
+    if proof is not None and proof.status is not Status.CONVERGED:
+        yield f"the answer does not pass its certificate a second time: {proof.reason}"
+    known = case.known()
+    if known is None:
+        return
+    if isinstance(solution.value, MatrixGeometric):
+        levels = range(len(solution.value.boundary) + 60)
+        value = np.concatenate([solution.value.level(k) for k in levels])[: len(known)]
+        known = known[: len(value)]
+    else:
+        value = solution.value
+    distance = float(np.abs(value - known).sum(axis=-1).max())
+    allowed = HARD_ACCURACY if case.hard else max(ACCURACY, 10 * solution.problem.tolerance)
+    if not distance <= allowed:
+        yield f"CONVERGED, but the answer is {distance:.2g} away from the known one."
+
+
+def _transformed(solver: Any, case: Case, first: Solution) -> Iterable[str]:
+    """Yield what is wrong after a change of the unit of time, and after renumbering the states."""
+    model = case.problem.model
+    assert isinstance(model, Generator)
+    order = np.random.default_rng(977).permutation(model.size)
+    targets = np.repeat(np.arange(model.size), np.diff(model.indptr))
+    space = Lattice((model.size - 1,), variables=(Variable("state"),))
+    initial = None if case.problem.initial is None else case.problem.initial.dense(model.size)
+    place = np.argsort(order)
+    for what, sources, ends, factor, numbering in (
+        ("rates times 1000", model.sources, targets, 1000.0, np.arange(model.size)),
+        ("states renumbered", place[model.sources], place[targets], 1.0, order),
+    ):
+        changed = Generator.from_transitions(sources, ends, model.rates * factor, space)
+        begin = None if initial is None else initial[numbering]
+        if isinstance(case.problem, Transient):
+            problem: Problem = Transient(changed, begin, case.problem.times / factor, case.problem.tolerance)
+        else:
+            problem = Stationary(changed, case.problem.tolerance, begin)
+        solution = solve(problem, solver, check=False)
+        distance = float(np.abs(solution.value - first.value[..., numbering]).sum(axis=-1).max())
+        if not distance <= max(ACCURACY, 10 * case.problem.tolerance):
+            yield f"{what}: {solution.status.name}, {distance:.2g} away from the answer before."
+
+
+def _fingerprint(model: Generator | QBD) -> str:
+    if isinstance(model, Generator):
+        arrays = [model.indptr, model.sources, model.rates, model.exit_rates]
+    else:
+        blocks = [model.up, model.local, model.down]
+        for level in model.boundary:
+            blocks += [block for block in (level.down, level.local, level.up) if block is not None]
+        arrays = [array for block in blocks for array in (block.data, block.indices, block.indptr)]
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _queue(arrival_rate: float, service_rate: float, capacity: int) -> Generator:
+    return Generator.from_matrix(
+        np.diag(np.full(capacity, arrival_rate), 1) + np.diag(np.full(capacity, service_rate), -1)
+    )
+
+
+def _environment() -> QBD:
+    """M/M/1 whose rates change with a random environment of three phases."""
+    arrivals, services = np.diag([0.2, 1.0, 3.0]), np.diag([2.0, 2.5, 3.0])
+    environment = np.array([[0, 0.3, 0], [0.2, 0, 0.1], [0, 0.5, 0]])
+    local = environment - np.diag((environment + arrivals + services).sum(axis=1))
+    return QBD.from_blocks(arrivals, local, services)

@@ -1,0 +1,85 @@
+"""What is asked of an answer, as text: a measure, a reward, a component of one, a label or a condition."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ctmc.errors import ModelError, unknown_name
+from ctmc.model import predicate
+
+if TYPE_CHECKING:
+    from ctmc.solution import Solution
+
+_NAME = re.compile(r"\s*([^\W\d]\w*)\s*(?:\[\s*(\d+)\s*\])?\s*")
+
+
+def check_measure(text: str) -> None:
+    """Raise `ModelError` if the text is neither a name, nor ``name[index]``, nor a condition.
+
+    Examples
+    --------
+    >>> check_measure("queue_length[1]")
+    >>> check_measure("jobs >> 10")
+    Traceback (most recent call last):
+    ctmc.errors.ModelError: condition 'jobs >> 10': expected a name or a number at position 6, found '>'.
+    """
+    if _NAME.fullmatch(text) is None:
+        predicate.parse(text)
+
+
+def evaluate_measure(solution: Solution, text: str) -> Any:
+    """Return the value of what the text names.
+
+    Parameters
+    ----------
+    solution : Solution
+    text : str
+        The name of a measure, else of a reward (its expectation), else of a label (its probability); ``name[index]`` for
+        one component; or a condition such as ``jobs >= 10`` (its probability).
+
+    Returns
+    -------
+    float or ndarray
+        The first axis of a transient answer is the time.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such name; close names are listed.
+
+    Examples
+    --------
+    >>> import ctmc
+    >>> queue = ctmc.build("birth_death", births=[1.0], deaths=[1.0])
+    >>> evaluate_measure(ctmc.solve(ctmc.Stationary(queue), "gth"), "jobs >= 1")
+    0.5
+    """
+    match = _NAME.fullmatch(text)
+    if match is None:
+        return solution.probability(text)
+    name, index = match[1], match[2]
+    measures, model = solution.measures(), solution.problem.model
+    if name in measures:
+        value = measures[name]
+    elif name in model.all_rewards:
+        value = solution.expected(name)
+    elif name in model.labels:
+        value = solution.probability(name)
+    else:
+        raise unknown_name("measure, reward or label", name, {*measures, *model.all_rewards, *model.labels})
+    if index is None:
+        return value
+    array, lead = np.asarray(value), np.ndim(getattr(solution.problem, "times", 0))
+    if array.ndim <= lead or int(index) >= array.shape[-1]:
+        allowed = f"0 to {array.shape[-1] - 1}" if array.ndim > lead else "none: it is one number"
+        raise ModelError(f"index {index} of {name!r} is out of range; allowed is {allowed}.")
+    chosen = array[..., int(index)]
+    return float(chosen) if chosen.ndim == 0 else chosen
+
+
+def at_time(measures: dict[str, Any], position: int) -> dict[str, Any]:
+    """Return the measures of a transient answer at one of its times."""
+    return {name: np.asarray(value)[position] for name, value in measures.items()}

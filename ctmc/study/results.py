@@ -1,0 +1,149 @@
+"""Where a run may write, and the result file it writes."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ctmc import __version__
+from ctmc.errors import StorageError, StudyError, printable
+from ctmc.study.study import Study
+
+if TYPE_CHECKING:
+    from ctmc.study.run import StudyResult
+
+KIND = "study"
+
+
+def output_path(study: Study, given: str | Path | None) -> Path:
+    """Return where the result goes.
+
+    A study is somebody's file: what it names must lie below the current folder, whatever symbolic links say.  What the
+    user gives may lie anywhere.
+
+    Raises
+    ------
+    StudyError
+        If the study's own output leads out of the current folder.
+    """
+    if given is not None:
+        return Path(given)
+    name = study.output or f"{Path(study.source).stem}.h5"
+    path = Path(name)
+    if not name or "\0" in name or path.name in ("", "..") or name.endswith("/"):
+        raise StudyError(f"{printable(study.source)}: output is {printable(name)!r}; allowed is the name of a file.")
+    if path.is_absolute() or ".." in path.parts:
+        raise StudyError(
+            f"{printable(study.source)}: output is {printable(name)!r}; allowed is a path below the current folder, "
+            "or give another with --output."
+        )
+    here = Path.cwd().resolve()
+    for place in (path.parent, path, store_path(path), picture_path(path)):
+        if not place.resolve().is_relative_to(here):
+            raise StudyError(
+                f"{printable(study.source)}: output is {printable(name)!r}, and {printable(place)} is a symbolic link that "
+                "leads out of the current folder; remove it, or give another output with --output."
+            )
+    return path
+
+
+def store_path(output: Path) -> Path:
+    """Return the folder of the models and solutions."""
+    return output.with_name(f"{output.stem}.store")
+
+
+def picture_path(output: Path) -> Path:
+    """Return the file of the convergence picture."""
+    return output.with_name(f"{output.stem}.png")
+
+
+def prepare(output: Path, *, trusted: bool) -> Path:
+    """Check that the result can be written later, make the folder of the models, and return it.
+
+    Raises
+    ------
+    StudyError
+        If something stands in the way that is not ours.
+    """
+    from ctmc.storage.container import read_container
+
+    if os.path.lexists(output):
+        try:
+            read_container(output, (KIND,), only=())
+        except StorageError as error:
+            reason = str(error).partition(": ")[2] or str(error)
+            raise StudyError(
+                f"{printable(output)} exists and is not the result of a study ({reason.rstrip('.')}); it is never replaced."
+            ) from None
+    if not output.parent.is_dir():
+        if trusted or output.parent.exists():
+            raise StudyError(f"Cannot write {printable(output)}: there is no folder {printable(output.parent)}.")
+        output.parent.mkdir(parents=True)
+    store = store_path(output)
+    try:
+        store.mkdir(exist_ok=True)
+    except OSError as error:
+        raise StudyError(f"Cannot make the folder {printable(store)}: {printable(error.strerror)}.") from None
+    return store
+
+
+def write(study: Study, result: StudyResult) -> None:
+    """Write the result file: the rows and measures, the histories, the text of the study, the versions."""
+    from ctmc.storage.container import write_container
+
+    arrays: dict[str, np.ndarray] = {}
+    histories = []
+    for number, history in enumerate(result.histories):
+        histories.append(
+            {
+                "model": history.model,
+                "problem": history.problem,
+                "solver": history.solver,
+                "tolerance": history.tolerance,
+            }
+        )
+        for name in history.records.dtype.names or ():
+            arrays[f"histories/{number}/{name}"] = np.ascontiguousarray(history.records[name])
+    manifest = {
+        "title": study.title,
+        "study": study.text,
+        "stopped": result.stopped,
+        "rows": [plain_row(row) for row in result.rows],
+        "histories": histories,
+        "about": versions(),
+    }
+    write_container(result.output, KIND, manifest, arrays, overwrite=True)
+
+
+def plain_row(row: Any) -> dict[str, Any]:
+    """Return a row as JSON takes it: arrays as lists, numbers that are not finite as None."""
+    import dataclasses
+
+    return {item.name: _plain(getattr(row, item.name)) for item in dataclasses.fields(row)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, of this package and of the libraries that the numbers come from."""
+    found = {"ctmc": __version__, "python": platform.python_version()}
+    for name in ("numpy", "scipy", "numba", "h5py"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,319 @@
+"""Run a study: build each model once, answer each question, and keep everything."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from ctmc import registry
+from ctmc.errors import CTMCError, printable
+from ctmc.problem import PROBLEMS, Transient
+from ctmc.solution import Solution, Status, value_arrays
+from ctmc.solve import default_solver, failure_message, solve
+from ctmc.solver import Solver
+from ctmc.storage import load, save, save_solution
+from ctmc.study import results
+from ctmc.study.locks import only_run
+from ctmc.study.measures import at_time, evaluate_measure
+from ctmc.study.study import Solve, Study
+
+Monitor = Callable[[int, float], object]
+
+
+class Watcher:
+    """Is told what a run does; this one keeps it to itself."""
+
+    def step(self, number: int, total: int, label: str, tolerance: float | None) -> Monitor | None:
+        """Take note that a step begins; the monitor, if any, goes to `ctmc.solve`."""
+        return None
+
+    def news(self, text: str) -> None:
+        """Take note of one line of news."""
+
+    def stopped(self) -> bool:
+        """Return whether the run is to end."""
+        return False
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Attributes
+    ----------
+    model, problem, solver : str
+    status : str
+        The name of a `Status`; NOT_BUILT, ERROR or NOT_RUN where there is no answer.
+    message : str
+        One sentence on what failed, '' otherwise.
+    time : float or None
+        Of a transient answer.
+    defect, seconds : float or None
+    iterations, products : int or None
+    measures : mapping of str to a number, or to a list of them
+        Empty where the answer is not certified.
+    """
+
+    model: str
+    problem: str
+    solver: str
+    status: str
+    message: str = ""
+    time: float | None = None
+    defect: float | None = None
+    iterations: int | None = None
+    products: int | None = None
+    seconds: float | None = None
+    measures: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class History:
+    """The convergence history of one solve: which model, by which solver, and how far it had to go."""
+
+    model: str
+    problem: str
+    solver: str
+    tolerance: float
+    records: np.ndarray
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """What a run has found.
+
+    Attributes
+    ----------
+    rows : tuple of Row
+    histories : tuple of History
+    output : Path
+        The result file.
+    stopped : bool
+        Whether it was interrupted.
+    """
+
+    rows: tuple[Row, ...]
+    histories: tuple[History, ...]
+    output: Path
+    stopped: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether a row has no certified answer."""
+        return any(row.status != Status.CONVERGED.name for row in self.rows)
+
+
+def run_study(study: Study, output: str | Path | None = None, *, watcher: Watcher | None = None) -> StudyResult:
+    """Run a study and write its result file, with the models and solutions in a folder beside it.
+
+    Parameters
+    ----------
+    study : Study
+    output : path-like, optional
+        In place of the study's own; it may lie anywhere, while a study's own must lie below the current folder.
+    watcher : Watcher, optional
+
+    Returns
+    -------
+    StudyResult
+
+    Raises
+    ------
+    StudyError
+        If the output is not allowed, or another run is writing it.
+    StorageError
+        If the result cannot be written.
+    """
+    watcher = watcher or Watcher()
+    path = results.output_path(study, output)
+    with only_run(path):
+        store = results.prepare(path, trusted=output is not None)
+        run = _Run(study, store, watcher)
+        run.build()
+        run.solve()
+        result = StudyResult(tuple(run.rows), tuple(run.histories), path, stopped=watcher.stopped())
+        results.write(study, result)
+    return result
+
+
+def file_name(name: str) -> str:
+    """Return a file name, without suffix, for any model name.
+
+    Examples
+    --------
+    >>> file_name("queue-2"), file_name("../x")[:9]
+    ('queue-2', '..%2Fx-28')
+    """
+    if re.fullmatch(r"[A-Za-z0-9_][\w.-]{0,80}", name, flags=re.ASCII):
+        return name
+    return f"{quote(name, safe='')[:80]}-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:8]}"
+
+
+class _Run:
+    """The state of a run: what is built, what is answered."""
+
+    def __init__(self, study: Study, store: Path, watcher: Watcher) -> None:
+        self.study, self.store, self.watcher = study, store, watcher
+        self.rows: list[Row] = []
+        self.histories: list[History] = []
+        self.unbuilt: dict[str, str] = {}
+        self.total = len(study.models) + sum(len(step.models) * len(step.solvers) for step in study.solves)
+        self.number = 0
+        self._loaded: tuple[str, Any] | None = None
+        self._names: dict[str, set[str]] = {}
+
+    def begin(self, label: str, tolerance: float | None = None) -> Monitor | None:
+        self.number += 1
+        return self.watcher.step(self.number, self.total, label, tolerance)
+
+    def path(self, name: str) -> Path:
+        return self.store / f"{file_name(name)}.h5"
+
+    def build(self) -> None:
+        for name, model in self.study.models.items():
+            if self.watcher.stopped():
+                self.unbuilt[name] = "the run was interrupted before it was built."
+                continue
+            self.begin(f"building {name}")
+            try:
+                built = registry.build(model.builder, **model.parameters)
+                save(self.path(name), built, overwrite=True)
+            except Exception as error:
+                self.unbuilt[name] = _sentence(error)
+                continue
+            for note in built.notes:
+                self.watcher.news(f"{name}: {note}")
+            del built
+
+    def solve(self) -> None:
+        for step in self.study.solves:
+            for name in step.models:
+                for solver in step.solvers:
+                    self.rows += self.answer(step, name, solver)
+
+    def model(self, name: str) -> Any:
+        # One model in memory at a time, read back from its file: what is solved is what is stored.
+        if self._loaded is None or self._loaded[0] != name:
+            self._loaded = None
+            self._loaded = (name, load(self.path(name)))
+        return self._loaded[1]
+
+    def answer(self, step: Solve, name: str, solver: Solver | None) -> list[Row]:
+        shown = _options(solver)
+        if name in self.unbuilt:
+            self.number += 1
+            return [Row(name, step.problem, shown, "NOT_BUILT", self.unbuilt[name])]
+        if self.watcher.stopped():
+            return [Row(name, step.problem, shown, "NOT_RUN", "the run was interrupted before this step.")]
+        try:
+            problem = _problem(step, self.model(name))
+            shown = shown or default_solver(problem)
+            monitor = self.begin(f"{name}, {shown}", problem.tolerance)
+            solution = solve(problem, solver, monitor=monitor, check=False)
+            rows = _rows(step, name, shown, solution)
+        except Exception as error:
+            return [Row(name, step.problem, shown, "ERROR", _sentence(error))]
+        if len(solution.history):
+            self.histories.append(History(name, step.problem, shown, problem.tolerance, solution.history))
+        try:
+            self.keep(step, name, solution)
+        except (CTMCError, OSError) as error:
+            self.watcher.news(f"{name}, {shown}: the solution is not stored: {error}")
+        return rows
+
+    def keep(self, step: Solve, name: str, solution: Solution) -> None:
+        if not all(np.isfinite(array).all() for array in value_arrays(solution.value)):
+            return
+        names = self._names.setdefault(name, set())
+        base = f"{step.problem}-{registry.snake_case(solution.solver.partition('(')[0])}"
+        free = next(
+            f"{base}-{k}" if k > 1 else base for k in range(1, 10**6) if (f"{base}-{k}" if k > 1 else base) not in names
+        )
+        names.add(free)
+        save_solution(self.path(name), solution, free)
+
+
+def _options(solver: Solver | None) -> str:
+    """Return a solver as a study writes it: its name, with the options that are not at their default."""
+    if solver is None:
+        return ""
+    import dataclasses
+
+    options = [
+        f"{item.name}={getattr(solver, item.name)!r}"
+        for item in dataclasses.fields(solver)  # type: ignore[arg-type]
+        if getattr(solver, item.name) != item.default
+    ]
+    return registry.solver_name(solver) + (f"({', '.join(options)})" if options else "")
+
+
+def _problem(step: Solve, model: Any) -> Any:
+    settings: dict[str, Any] = {}
+    if step.tolerance is not None:
+        settings["tolerance"] = step.tolerance
+    if step.initial is not None:
+        settings["initial"] = step.initial
+    if step.times:
+        settings["times"] = step.times
+    return PROBLEMS[step.problem](model, **settings)
+
+
+def _rows(step: Solve, name: str, shown: str, solution: Solution) -> list[Row]:
+    measures: dict[str, Any] = {}
+    message = ""
+    status = solution.status.name
+    if not solution.converged:
+        message = failure_message(solution)
+    elif step.measures is None:
+        measures = solution.measures()
+    else:
+        measures = {text: evaluate_measure(solution, text) for text in step.measures}
+    facts = {
+        "defect": float(solution.defect),
+        "iterations": solution.iterations,
+        "products": solution.products,
+        "seconds": solution.seconds,
+    }
+    if not isinstance(solution.problem, Transient):
+        return [Row(name, step.problem, shown, status, message, measures=measures, **facts)]  # type: ignore[arg-type]
+    return [
+        Row(name, step.problem, shown, status, message, time=float(time), measures=at_time(measures, k), **facts)  # type: ignore[arg-type]
+        for k, time in enumerate(solution.problem.times)
+    ]
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, CTMCError):
+        return str(error)
+    return f"{type(error).__name__}: {printable(error)}."
+
+
+def table(rows: tuple[Row, ...]) -> tuple[list[str], list[list[Any]]]:
+    """Return the columns and cells of the table, measures with one number per column; None where there is none.
+
+    Examples
+    --------
+    >>> table((Row("queue", "stationary", "gth", "CONVERGED", measures={"utilization": [0.5, 0.2]}),))[0][-2:]
+    ['utilization[0]', 'utilization[1]']
+    """
+    from ctmc.solution import flat_measures
+
+    flat = [flat_measures(row.measures) for row in rows]
+    names = list(dict.fromkeys(name for measures in flat for name in measures))
+    timed = ["time"] if any(row.time is not None for row in rows) else []
+    columns = ["model", "problem", *timed, "solver", "status", "defect", "iterations", "products", "seconds"]
+    cells = [
+        [*(getattr(row, column) for column in columns), *(measures.get(name) for name in names)]
+        for row, measures in zip(rows, flat, strict=True)
+    ]
+    return [*columns, *names], cells
+
+
+__all__ = ["History", "Row", "StudyResult", "Watcher", "run_study", "table"]

@@ -1,0 +1,82 @@
+"""Poisson probabilities for uniformization, computed in log space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class PoissonWeights:
+    """Probabilities P{N = k} for k = left, left + 1, .., of a Poisson variable N, scaled to sum to 1.
+
+    Attributes
+    ----------
+    left : int
+        First k.
+    weights : ndarray, shape (m,)
+    outside : float
+        Proven bound on the probability that N is not among these k.
+    """
+
+    left: int
+    weights: np.ndarray
+    outside: float
+
+    @property
+    def right(self) -> int:
+        """Last k."""
+        return self.left + len(self.weights) - 1
+
+    @cached_property
+    def survival(self) -> np.ndarray:
+        """P{N >= k + 1} for k = left, .., right, shape (m,), from the scaled weights."""
+        return np.concatenate([np.cumsum(self.weights[:0:-1])[::-1], [0.0]])
+
+
+def poisson_weights(mean: float, tolerance: float) -> PoissonWeights:
+    """Return the Poisson weights whose total tail probability is at most the tolerance.
+
+    The logarithms of the ratios to the largest weight are summed outwards from the mode, so nothing under- or overflows at
+    any mean, and the scaling by the sum makes the accuracy of the largest weight irrelevant.  Outside the window the weights
+    fall faster than a geometric series, which bounds the tails.
+
+    Parameters
+    ----------
+    mean : float
+        Rate x time, >= 0.
+    tolerance : float
+        Of the tails, in (0, 1).
+
+    Examples
+    --------
+    >>> found = poisson_weights(4.0, 1e-12)
+    >>> found.left, found.right, round(float(found.weights[4]), 12)
+    (0, 25, 0.195366814813)
+    """
+    if mean == 0:
+        return PoissonWeights(0, np.ones(1), 0.0)
+    mode = int(mean)
+    # For any mean, 2 exp(-x^2 / (2 mean + 2 x / 3)) bounds the tails beyond mean -+ x (Bernstein).
+    depth = np.log(4 / tolerance)
+    reach = int(np.ceil(depth / 3 + np.sqrt(depth**2 / 9 + 2 * mean * depth))) + 2
+    down = np.arange(mode, max(mode - reach, 0), -1, dtype=np.float64)  # w_{k-1} / w_k = k / mean
+    up = np.arange(mode + 1, mode + reach + 1, dtype=np.float64)  # w_k / w_{k-1} = mean / k
+    below = np.cumsum(np.log1p((down - mean) / mean))[::-1]
+    above = np.cumsum(-np.log1p((up - mean) / mean))
+    weights = np.exp(np.concatenate([below, [0.0], above]))
+    weights /= weights.sum()
+    left = mode - len(down)
+    # Cut where the geometric bounds of both tails stay below half the tolerance each.
+    k = left + np.arange(len(weights), dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        above_tail = np.where(k + 1 > mean, weights * (mean / (k + 1)) / (1 - mean / (k + 2)), np.inf)
+        below_tail = np.where(k < mean, weights * (k / mean) / (1 - (k - 1) / mean), np.inf)
+    last = int(np.argmax(above_tail <= tolerance / 2)) if (above_tail <= tolerance / 2).any() else len(weights) - 1
+    low_enough = np.flatnonzero(below_tail <= tolerance / 2)
+    first = int(low_enough[-1]) if low_enough.size else 0
+    outside = float(above_tail[last] + (below_tail[first] if left + first > 0 else 0.0))
+    chosen = weights[first : last + 1]
+    return PoissonWeights(left + first, chosen / chosen.sum(), outside)

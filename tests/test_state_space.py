@@ -1,0 +1,190 @@
+"""State spaces: ranking against brute force, both directions, and what does not fit."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctmc.errors import ModelError
+from ctmc.model.state_space import SLAB, Lattice, Listed, Variable
+
+boxes = st.lists(st.integers(0, 4), min_size=1, max_size=4)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(boxes, st.one_of(st.none(), st.integers(0, 12)))
+def test_lattice_against_brute_force(limits, total):
+    space = Lattice(tuple(limits), total=total)
+    expected = [
+        state
+        for state in itertools.product(*(range(limit + 1) for limit in limits))
+        if total is None or sum(state) <= total
+    ]
+    assert space.size == len(expected)
+    np.testing.assert_array_equal(space.states(np.arange(space.size)), expected)
+    np.testing.assert_array_equal(space.index(expected), np.arange(space.size))
+    around = np.array(list(itertools.product(*(range(-1, limit + 2) for limit in limits))))
+    place = {state: k for k, state in enumerate(expected)}
+    assert space.find(around).tolist() == [place.get(state, -1) for state in map(tuple, around.tolist())]
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(st.data())
+def test_listed_against_a_dictionary(data):
+    dimension = data.draw(st.integers(1, 3))
+    number = st.one_of(st.integers(-3, 3), st.integers(-(2**63), 2**63 - 1))
+    states = data.draw(st.lists(st.tuples(*[number] * dimension), min_size=1, max_size=20, unique=True))
+    others = data.draw(st.lists(st.tuples(*[number] * dimension), max_size=20))
+    space = Listed(np.array(states))
+    place = {state: k for k, state in enumerate(states)}
+    wanted = np.array(states + others, dtype=np.int64).reshape(-1, dimension)
+    assert space.find(wanted).tolist() == [place.get(state, -1) for state in states + others]
+    np.testing.assert_array_equal(space.states(np.arange(len(states))), states)
+
+
+def test_one_state_and_one_position():
+    space = Lattice((3, 2), total=4)
+    assert space.index((2, 1)) == 7
+    assert isinstance(space.index((2, 1)), int)
+    assert space.states(7).tolist() == [2, 1]
+    assert Lattice((5,)).index(3) == 3
+    assert Lattice((5,)).index(3.0) == 3
+    assert Listed(np.array([4, 7])).states(1).tolist() == [7]
+    assert space.index(np.empty((0, 2), dtype=int)).shape == (0,)
+
+
+def test_a_total_that_cuts_nothing_is_dropped():
+    assert Lattice((3, 2), total=5).total is None
+    assert Lattice((3, 2), total=5) == Lattice((3, 2))
+
+
+@pytest.mark.parametrize(
+    ("space", "state"),
+    [
+        (Lattice((9999,) * 3), (9999, 0, 1)),
+        (Lattice((9999,) * 3, total=20_000), (9999, 9999, 2)),
+        (Lattice((2**31,) * 2), (2**31, 2**31 - 1)),
+        (Lattice((2**62,)), (2**62,)),
+    ],
+)
+def test_huge_lattices_are_indexed_without_allocating(space, state):
+    """10^12 states and more, and positions that need 64 bits."""
+    position = space.index(state)
+    assert position > 2**39
+    assert space.states(position).tolist() == list(state)
+    rng = np.random.default_rng(20261)
+    positions = rng.integers(0, space.size, 50)
+    np.testing.assert_array_equal(space.index(space.states(positions)), positions)
+    assert space.index(space.states(space.size - 1)) == space.size - 1
+
+
+def test_counting_table():
+    space = Lattice((2, 3, 1), total=4)
+    for first in range(4):
+        for room in range(5):
+            choices = itertools.product(*(range(limit + 1) for limit in space.limits[first:]))
+            assert space.counts[first, room + 1] == sum(sum(choice) <= room for choice in choices)
+    assert (space.counts[:, 0] == 0).all()
+
+
+def test_strides():
+    space = Lattice((2, 3, 1))
+    assert space.strides.tolist() == [8, 2, 1]
+
+
+def test_slabs_cover_all_in_order():
+    space = Lattice((SLAB, 2))
+    seen = 0
+    for positions, states in space.slabs():
+        assert positions.start == seen
+        assert len(states) <= SLAB
+        np.testing.assert_array_equal(states, space.states(np.arange(positions.start, positions.stop)))
+        seen = positions.stop
+    assert seen == space.size == 3 * (SLAB + 1)
+
+
+def test_columns_and_names():
+    variables = (Variable("level"), Variable("queue_length", 2))
+    for space in (Lattice((1, 2, 2), variables=variables), Listed(np.array([[0, 2, 1], [1, 0, 0]]), variables)):
+        assert space.dimension == 3
+        columns = space.columns(np.array([[0, 2, 1], [1, 0, 0]]))
+        assert columns["level"].tolist() == [0, 1]
+        assert columns["queue_length"].tolist() == [[2, 1], [0, 0]]
+        assert "queue_length[0..1]" in space.describe()
+        assert "level" in repr(space)
+    assert Lattice((1, 2)).columns(np.array([[0, 1]]))["x"].tolist() == [[0, 1]]
+
+
+def test_listed_is_a_frozen_copy():
+    table = np.array([[1, 2], [3, 4]])
+    space = Listed(table)
+    table[0] = 9
+    assert space.table[0].tolist() == [1, 2]
+    with pytest.raises(ValueError, match="read-only"):
+        space.table[0] = 5
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Lattice(()), ["()", ">= 0"]),
+        (lambda: Lattice((2, -1)), ["(2, -1)", ">= 0"]),
+        (lambda: Lattice((2, 2), total=-1), ["total -1"]),
+        (lambda: Lattice((2**40, 2**40)), ["1.21e+24", "64-bit"]),
+        (lambda: Lattice((10**12, 10**12), total=10**12), ["total is 1,000,000,000,000"]),
+        (lambda: Lattice((2, 2), variables=(Variable("a"),)), ["1 coordinates", "2 limits"]),
+        (lambda: Listed(np.empty((0, 2), dtype=int)), ["non-empty"]),
+        (lambda: Listed(np.array([[0.5]])), ["whole numbers"]),
+        (lambda: Listed([[1], [1, 2]]), ["whole numbers"]),
+        (lambda: Listed(np.array([[2**63]], dtype=np.uint64)), ["whole numbers"]),
+        (lambda: Listed(np.zeros((2, 2, 2), dtype=int)), ["two-dimensional"]),
+        (lambda: Listed(np.array([[1, 2], [3, 4], [1, 2]])), ["(1, 2)", "twice"]),
+        (lambda: Listed(np.array([[2**62, -(2**62)], [-(2**62), 5], [2**62, -(2**62)]])), [str(2**62), "twice"]),
+        (lambda: Listed(np.array([[1, 2]]), (Variable("a"),)), ["1 coordinates", "2"]),
+    ],
+)
+def test_bad_spaces(make, words):
+    with pytest.raises(ModelError) as caught:
+        make()
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+@pytest.mark.parametrize("space", [Lattice((2, 2), total=3), Listed(np.array([[0, 0], [2, 1], [1, 2]]))])
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ((2, 2), ["(2, 2)", "not in the state space"]),
+        ((-1, 0), ["(-1, 0)"]),
+        ([(0, 0), (5, 5)], ["(5, 5)"]),
+        ((1,), ["(1,)", "2 whole numbers"]),
+        ((1, 2, 0), ["(1, 2, 0)"]),
+        (3, ["3 does not fit"]),
+        ((0.5, 0), ["(0.5, 0)", "whole numbers"]),
+        ((np.nan, 0), ["nan"]),
+        ((np.inf, 0), ["inf"]),
+        ((1e300, 0), ["1e+300"]),
+        ((2**70, 0), [str(2**70)]),
+        ((True, False), ["True"]),
+        ("ab", ["ab"]),
+        (None, ["None"]),
+        ([[1], [1, 2]], ["[[1], [1, 2]]"]),
+        (np.zeros((2, 2, 2), dtype=int), ["does not fit"]),
+        ("\x1b[31m" * 50, ["\\x1b", "..."]),
+    ],
+)
+def test_states_outside(space, state, words):
+    with pytest.raises(ModelError) as caught:
+        space.index(state)
+    assert all(word in str(caught.value) for word in words), caught.value
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("space", [Lattice((2, 2)), Lattice((2, 2), total=3), Listed(np.arange(9))])
+@pytest.mark.parametrize("position", [-1, 9, [0, 10**15]])
+def test_positions_outside(space, position):
+    with pytest.raises(ModelError, match="is outside the state space; allowed is 0 to"):
+        space.states(position)
