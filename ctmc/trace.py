@@ -16,7 +16,7 @@ from ctmc.solution import HISTORY, Status
 Monitor = Callable[[int, float], object]
 
 _log = logging.getLogger("ctmc.trace")
-_PATIENCE = 100
+_PATIENCE = 1000
 _PROGRESS = 0.999
 
 
@@ -25,7 +25,7 @@ class Trace:
 
     It ends when the defect is within the tolerance, at the iteration or time limit, at a defect that is not a finite
     number, when the monitor returns true, or by stagnation: the smallest defect has not fallen by a thousandth in the
-    last half of the iterations (and in at least 100 of them).
+    last half of the iterations (and in at least 1000 of them).
 
     Parameters
     ----------

@@ -387,7 +387,7 @@ def test_unknown_exceptions_are_one_line(run, queue, monkeypatch):
     def crash(*_, **__):
         raise ZeroDivisionError("oh\x1b[31m")
 
-    monkeypatch.setattr("ctmc.solve.solve", crash)
+    monkeypatch.setattr(sys.modules["ctmc.solve"], "solve", crash)  # `ctmc.solve` is the function
     code, out, err = run("solve", queue, "--json")
     assert code == 70
     assert json.loads(out)["error"]["type"] == "InternalError"
@@ -408,7 +408,7 @@ BAD = [
     ([*RATES, "--births", "1,x", "--deaths", "2"], "births is 'x'; allowed is FLOAT"),
     ([*RATES, "--births", "", "--deaths", "2"], "births has the value empty"),
     ([*RATES, "--births", "1"], "Missing option '--deaths'"),
-    ([*RATES, "--birth", "1"], "Did you mean --births"),
+    ([*RATES, "--birth", "1"], "--births"),
     ([*RATES, "--births", "1", "--deaths", "2", "--memory-limit", "1B"], "more than the memory limit"),
     ([*RATES, "--births", "1", "--deaths", "2", "--memory-limit", "much"], "memory limit is 'much'"),
     ([*RATES, "--births", "1", "--deaths", "2", "--threads", "0"], "threads is 0"),
@@ -432,7 +432,7 @@ BAD = [
     (["build", "fork_join", "-o", "new.h5", "--service-rates", "5,2,1", "--arrival-rate", "3", "--tasks", "3",
       "--thresholds", "1,2,8"], "drift"),
     (["solve", "queue.h5", "--solver", "gmress"], "did you mean 'gmres'"),
-    (["solve", "queue.h5", "--solver", "gmres", "--restrat", "3"], "Did you mean --restart"),
+    (["solve", "queue.h5", "--solver", "gmres", "--restrat", "3"], "--restart"),
     (["solve", "queue.h5", "--restart", "3"], "need its name, as in --solver gmres"),
     (["solve", "queue.h5", "--solver", "gmres", "--restart", "x"], "restart is 'x'"),
     (["solve", "queue.h5", "--solver", "gmres(__import__('os').system('touch x'))"], "NAME(option=value, ...)"),
@@ -500,7 +500,7 @@ def test_what_is_no_model_file(run, kind, command):
 
 
 @pytest.mark.parametrize(
-    "name", ["a\nb", "a\x1b[31mb", "<script>", "[bold]x[/bold]", "=cmd|'/c calc'!A1", "x" * 240, os.fsdecode(b"\xff\xfe"), "ü"]
+    "name", ["a\nb", "a\x1b[31mb", "<script>", "[bold]x", "=cmd|' calc'!A1", "x" * 240, os.fsdecode(b"\xff\xfe"), "ü"]
 )  # fmt: skip
 def test_strange_file_names_work_and_are_shown_escaped(run, name):
     assert run(*QUEUE, f"{name}.h5")[0] == 0

@@ -202,7 +202,7 @@ def _balance(values: np.ndarray, states: np.ndarray) -> np.ndarray:
     return np.divide(own.min(axis=1), largest, out=np.ones(len(states)), where=largest != 0)
 
 
-@ctmc.builder(version=1, dress=_dress)
+@ctmc.builder(version=1, dress=_dress, code=("selection", "measured_by"))
 def supermarket(
     service_rates: Sequence[float],
     arrival_rate: float,

@@ -112,7 +112,7 @@ def _threads() -> list[Check]:
         return found
 
     right = total(np.ones(1000)) == 1000.0
-    layer = numba.threading_layer()  # type: ignore[attr-defined]
+    layer = numba.threading_layer()
     checks.append(("threading layer", layer, right))
     for pool in threadpoolctl.threadpool_info():
         if pool.get("user_api") == "blas":
@@ -154,7 +154,7 @@ def _cache() -> list[Check]:
 def _numba_user_cache() -> Path:
     from numba.misc.appdirs import AppDirs
 
-    return Path(AppDirs(appname="numba", appauthor=False).user_cache_dir)
+    return Path(AppDirs(appname="numba", appauthor=False).user_cache_dir)  # type: ignore[no-untyped-call]
 
 
 def _writable(folder: Path) -> bool:

@@ -67,7 +67,7 @@ def value_option(
         flag = f"--{kind}-{name.replace('_', '-')}"
     description = (meaning[1] or meaning[0]).rstrip(".")
     shown = "" if required or default is None else f"  [default: {_shown(default)}]"  # click adds [required] itself
-    settings: dict[str, Any] = {"help": f"{description}{shown}".strip(), "required": required, "default": None}
+    settings: dict[str, Any] = {"help": f"{description}{shown}".strip(), "required": required}
     if is_switch(annotation):
         return click.Option([PREFIX + name, f"{flag}/--no-{flag[2:]}"], **settings)
     return click.Option([PREFIX + name, flag], type=Value(name, annotation), metavar=describe(annotation), **settings)

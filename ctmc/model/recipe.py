@@ -140,17 +140,19 @@ def builder(
             except TypeError as error:
                 raise ModelError(f"{function.__name__}: {error}; needed are {_required(signature)}.") from None
             for name in code:
-                if isinstance(given.get(name), str):
+                if isinstance(given.get(name), str) and ":" in given[name]:
                     given[name] = function_named(name, given[name])
             defaults = {name: parameter.default for name, parameter in signature.parameters.items()}
-            objects = {name: given[name] for name in code if name in given and not callable(given[name])}
+            objects = {
+                name for name in code if not (callable(given.get(name)) or isinstance(given.get(name), str | None))
+            }
             chosen = {
                 name: plain(name, type(value) if name in objects else value)
                 for name, value in given.items()
                 if not _same(value, defaults[name])
             }
             functions = {name: _source_hash(value) for name, value in given.items() if callable(value)}
-            functions |= dict.fromkeys(objects, "")
+            functions |= dict.fromkeys(sorted(objects), "")
             recipe = Recipe(function.__name__, version, chosen, functions)
             model = function(**given).replace(recipe=recipe)
             return model if dress is None else dress(model, **{**defaults, **given})

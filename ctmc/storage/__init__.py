@@ -1,1 +1,17 @@
+"""Models and solutions in HDF5: see `docs/storage.md` for the layout.
 
+One module opens HDF5 (`gate`), one writes (`container`); nothing in a file is unpickled, imported or run.
+"""
+
+from ctmc.storage.models import load, read_info, save
+from ctmc.storage.solutions import StoredSolution, load_solution, save_solution, solution_paths
+
+__all__ = [
+    "StoredSolution",
+    "load",
+    "load_solution",
+    "read_info",
+    "save",
+    "save_solution",
+    "solution_paths",
+]

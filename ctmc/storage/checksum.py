@@ -31,7 +31,9 @@ def pack(values: NDArray[Any], length: int) -> bytes:
     length : int
         Number of elements of a full chunk; the rest is filled with zeros.
     """
-    planes = np.zeros(length * values.dtype.itemsize, dtype=np.uint8)
+    planes = np.empty(length * values.dtype.itemsize, dtype=np.uint8)
+    if values.size < length:
+        planes[:] = 0
     shuffle(_words(values), planes, length)
     # One deflate stream, put together from independent pieces that end on whole bytes; an empty last block ends it.
     pieces = [b"\x78\x01"]

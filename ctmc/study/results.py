@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-import platform
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ctmc import __version__
 from ctmc.errors import StorageError, StudyError, printable
 from ctmc.study.study import Study
 
@@ -34,7 +31,7 @@ def output_path(study: Study, given: str | Path | None) -> Path:
     """
     if given is not None:
         return Path(given)
-    name = study.output or f"{Path(study.source).stem}.h5"
+    name = f"{Path(study.source).stem}.h5" if study.output is None else study.output
     path = Path(name)
     if not name or "\0" in name or path.name in ("", "..") or name.endswith("/"):
         raise StudyError(f"{printable(study.source)}: output is {printable(name)!r}; allowed is the name of a file.")
@@ -96,6 +93,7 @@ def prepare(output: Path, *, trusted: bool) -> Path:
 def write(study: Study, result: StudyResult) -> None:
     """Write the result file: the rows and measures, the histories, the text of the study, the versions."""
     from ctmc.storage.container import write_container
+    from ctmc.storage.models import about
 
     arrays: dict[str, np.ndarray] = {}
     histories = []
@@ -116,7 +114,7 @@ def write(study: Study, result: StudyResult) -> None:
         "stopped": result.stopped,
         "rows": [plain_row(row) for row in result.rows],
         "histories": histories,
-        "about": versions(),
+        "about": about(),
     }
     write_container(result.output, KIND, manifest, arrays, overwrite=True)
 
@@ -136,14 +134,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python, of this package and of the libraries that the numbers come from."""
-    found = {"ctmc": __version__, "python": platform.python_version()}
-    for name in ("numpy", "scipy", "numba", "h5py"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found

@@ -149,7 +149,7 @@ def file_name(name: str) -> str:
     Examples
     --------
     >>> file_name("queue-2"), file_name("../x")[:9]
-    ('queue-2', '..%2Fx-28')
+    ('queue-2', '..%2Fx-d6')
     """
     if re.fullmatch(r"[A-Za-z0-9_][\w.-]{0,80}", name, flags=re.ASCII):
         return name

@@ -108,6 +108,8 @@ def read_study(path: str | os.PathLike[str]) -> Study:
         the line.
     """
     source = str(path)
+    if "\0" in source:
+        raise StudyError(f"Cannot read {printable(source)}: a path has no NUL characters.")
     try:
         # O_NONBLOCK: opening a FIFO must not wait for a writer
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
@@ -118,8 +120,6 @@ def read_study(path: str | os.PathLike[str]) -> Study:
     except OSError as error:
         reason = printable(error.strerror or error)
         raise StudyError(f"Cannot read {printable(source)}: {reason}.") from None
-    except ValueError:
-        raise StudyError(f"Cannot read {printable(source)}: a path has no NUL characters.") from None
     if len(content) > MAX_BYTES:
         raise StudyError(f"{printable(source)} has more than {MAX_BYTES:,} bytes; a study is a short text.")
     try:

@@ -1,0 +1,111 @@
+"""Rows of builder, parameters, known answer and source, for the contract sweep; at most 3000 states each."""
+
+import math
+import tomllib
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.resources import files
+
+import numpy as np
+
+import ctmc
+from ctmc.contract import Case
+
+
+def reference(name):
+    """Return a table of data/reference."""
+    return tomllib.loads(files("ctmc.data.reference").joinpath(f"{name}.toml").read_text())
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    builder: str
+    parameters: dict
+    source: str
+    measures: dict = field(default_factory=dict)  # measure -> known value
+    answer: object = None  # known distribution, or None: elimination
+    hard: bool = False
+
+    @cached_property
+    def model(self):
+        return ctmc.build(self.builder, **self.parameters)
+
+    def cases(self):
+        """The stationary problem, and for small models one over time from their own initial state."""
+        yield Case(self.name, ctmc.Stationary(self.model), hard=self.hard, answer=self.answer)
+        if isinstance(self.model, ctmc.Generator) and self.model.size <= 100 and self.model.initial is not None:
+            yield Case(f"{self.name} over time", ctmc.Transient(self.model, times=[0.1, 1.0, 20.0]))
+
+
+def _supermarket():
+    table = reference("supermarket")
+    source = "data/reference/supermarket.toml"
+    for row in table["stationary"]:
+        parameters = {**table["common"], **row["parameters"]}
+        name = "supermarket " + " ".join(str(value) for value in row["parameters"].values())
+        measures = {"queue_length": row["queue_length"], "throughput": row["throughput"]}
+        yield Row(name, "supermarket", parameters, source, measures)
+    for rule, throughput in table["overflow"].items():
+        parameters = {"service_rates": [3, 2, 1], "arrival_rate": 4.5, "choices": 2, "capacity": 6, "overflow": rule}
+        yield Row(f"supermarket {rule}", "supermarket", parameters, source, {"throughput": throughput})
+
+
+def _fork_join():
+    table = reference("fork_join")
+    for row in table["row"]:
+        parameters = {
+            "service_rates": row.get("service_rates", table["service_rates"]),
+            "tasks": row.get("tasks", table["tasks"]),
+            "arrival_rate": row["arrival_rate"],
+            "thresholds": row["thresholds"],
+        }
+        known = {name: row[name] for name in ("waiting_time", "empty_probability", "utilization") if name in row}
+        name = f"fork_join rate {row['arrival_rate']} thresholds {row['thresholds']}"
+        yield Row(name, "fork_join", parameters, "data/reference/fork_join.toml", known)
+
+
+def _multiserver(servers, load, capacity):
+    """M/M/c/K: pi_k is proportional to prod_{j <= k} lambda / (min(j, c) mu)."""
+    deaths = [float(min(k, servers)) for k in range(1, capacity + 1)]
+    weights = np.cumprod([1.0, *(load * servers / death for death in deaths)])
+    return {"births": [load * servers] * capacity, "deaths": deaths}, weights / weights.sum()
+
+
+def _birth_death():
+    for servers, load, capacity in ((1, 0.8, 40), (3, 0.7, 25), (5, 1.3, 12)):
+        parameters, answer = _multiserver(servers, load, capacity)
+        yield Row(f"M/M/{servers}/{capacity} load {load}", "birth_death", parameters, "closed form", answer=answer)
+
+
+def _tandem():
+    """Product form: with a cap on the total, pi(x) is proportional to prod_i (lambda / mu_i)^x_i."""
+    for total in (1, 6):
+        rates = [2.0, 1.5, 3.0]
+        parameters = {"service_rates": rates, "arrival_rate": 1.2, "total_capacity": total}
+        states = ctmc.build("tandem_network", **parameters).space
+        loads = np.array([1.2 / rate for rate in rates])
+        weights = np.array([math.prod(loads**state) for state in states.states(np.arange(states.size))])
+        yield Row(f"tandem total {total}", "tandem_network", parameters, "product form", answer=weights / weights.sum())
+    yield Row(
+        "tandem blocking", "tandem_network",
+        {"service_rates": [2.0, 1.5], "arrival_rate": 1.2, "capacity": [4, 3]}, "elimination",
+    )  # fmt: skip
+
+
+def _walk(state):
+    (k,) = state
+    if k < 8:
+        yield (k + 1,), 1.0
+    if k > 0:
+        yield (k - 1,), 2.0
+
+
+def _reachable():
+    weights = 0.5 ** np.arange(9)
+    yield Row("reachable walk", "reachable", {"transitions": _walk, "initial": (0,)}, "closed form",
+              answer=weights / weights.sum())  # fmt: skip
+
+
+ROWS = [*_supermarket(), *_fork_join(), *_birth_death(), *_tandem(), *_reachable()]
+CASES = [case for row in ROWS for case in row.cases()]
