@@ -11,6 +11,7 @@ import ctmc
 from ctmc.errors import ModelError
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
+from ctmc.model.parameters import positive_rates
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
 
@@ -64,7 +65,7 @@ def birth_death(births: Sequence[float], deaths: Sequence[float]) -> Generator:
 
     On the command line: ``ctmc build birth_death --births 1,1,1,1 --deaths 2,2,2,2 -o queue.h5``
     """
-    up, down = _rates("births", births), _rates("deaths", deaths)
+    up, down = positive_rates("births", births), positive_rates("deaths", deaths)
     if len(up) != len(down):
         raise ModelError(f"births has {len(up)} rates and deaths {len(down)}; allowed are as many of both.")
     size = len(up) + 1
@@ -77,15 +78,3 @@ def birth_death(births: Sequence[float], deaths: Sequence[float]) -> Generator:
         Lattice((size - 1,), variables=(Variable("jobs"),)),
         initial=[0],
     )
-
-
-def _rates(name: str, given: Sequence[float]) -> np.ndarray:
-    try:
-        rates = np.atleast_1d(np.asarray(given, dtype=float))
-    except (TypeError, ValueError):
-        raise ModelError(f"{name} is {given!r}; allowed are one or more positive, finite rates.") from None
-    bad = ~((rates > 0) & np.isfinite(rates))
-    if rates.ndim != 1 or not rates.size or bad.any():
-        value = rates[np.argmax(bad)] if rates.size else "empty"
-        raise ModelError(f"{name} has the value {value}; allowed are one or more positive, finite rates.")
-    return rates

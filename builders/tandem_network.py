@@ -13,6 +13,7 @@ from ctmc.errors import ModelError
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
+from ctmc.model.parameters import positive_rate, positive_rates, whole_number
 from ctmc.model.products import compiled, compiled_parallel
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
@@ -28,7 +29,7 @@ def _dress(
     capacity: int | Sequence[int] | None = None,
     total_capacity: int | None = None,
 ) -> Generator:
-    speeds = _rates("service_rates", service_rates)
+    speeds = positive_rates("service_rates", service_rates)
     limits = np.array(_limits(len(speeds), capacity, total_capacity))
     most = int(limits.sum()) if total_capacity is None else total_capacity
 
@@ -111,8 +112,8 @@ def tandem_network(
 
     On the command line: ``ctmc build tandem_network --service-rates 3,2,1 --arrival-rate 0.8 --total-capacity 60 -o tandem.h5``
     """
-    speeds = _rates("service_rates", service_rates)
-    (arrivals,) = _rates("arrival_rate", [arrival_rate])
+    speeds = positive_rates("service_rates", service_rates)
+    arrivals = positive_rate("arrival_rate", arrival_rate)
     limits = _limits(len(speeds), capacity, total_capacity)
     space = Lattice(limits, total=total_capacity, variables=(Variable("queue_length", len(speeds)),))
     size, entries = space.size, _entries(limits, total_capacity)
@@ -236,7 +237,7 @@ def _limits(stations: int, capacity: int | Sequence[int] | None, total_capacity:
     if capacity is None and total_capacity is None:
         raise ModelError("capacity and total_capacity are both missing; give one of them, or both.")
     if total_capacity is not None:
-        _check_capacity("total_capacity", total_capacity)
+        whole_number("total_capacity", total_capacity, 1)
     if capacity is None:
         chosen: list[Any] = [total_capacity] * stations
     elif np.ndim(capacity) == 0:
@@ -248,22 +249,5 @@ def _limits(stations: int, capacity: int | Sequence[int] | None, total_capacity:
                 f"capacity has {len(chosen)} numbers; allowed is one, or one for each of {stations} stations."
             )
     for limit in chosen:
-        _check_capacity("capacity", limit)
+        whole_number("capacity", limit, 1)
     return tuple(int(limit) if total_capacity is None else min(int(limit), total_capacity) for limit in chosen)
-
-
-def _check_capacity(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ModelError(f"{name} has the value {value!r}; allowed is a whole number, 1 or more.")
-
-
-def _rates(name: str, given: Any) -> np.ndarray:
-    try:
-        rates = np.atleast_1d(np.array(given, dtype=np.float64))
-    except (TypeError, ValueError):
-        raise ModelError(f"{name} is {given!r}; allowed are positive, finite rates.") from None
-    bad = ~((rates > 0) & np.isfinite(rates))
-    if rates.ndim != 1 or not rates.size or bad.any():
-        value = rates.flat[np.argmax(bad)] if rates.size else "empty"
-        raise ModelError(f"{name} has the value {value}; allowed are one or more positive, finite rates.")
-    return rates

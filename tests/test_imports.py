@@ -28,7 +28,7 @@ ROOMS = (
     "__main__",
 )
 MODEL = (
-    *("memory", "summary", "state_space", "products", "distribution", "reward", "predicate", "communication", "recipe"),
+    *("memory", "parameters", "summary", "state_space", "products", "distribution", "reward", "predicate", "communication", "recipe"),
     *("elimination", "generator", "qbd"),
 )
 FRONT = ("study", "cli", "__main__")

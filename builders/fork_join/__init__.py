@@ -15,7 +15,9 @@ from scipy.sparse import csr_array
 
 import ctmc
 from ctmc.errors import ModelError, UnstableError, printable
+from ctmc.model import parameters
 from ctmc.model.memory import require_memory
+from ctmc.model.parameters import positive_rate, positive_rates, whole_number
 from ctmc.model.qbd import QBD, Level, MatrixGeometric
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Variable
@@ -130,8 +132,8 @@ def fork_join(
     queue.h5``
     """
     rates = _service_rates(service_rates)
-    arrivals = _arrival_rate(arrival_rate)
-    parts = _tasks(tasks, len(rates))
+    arrivals = positive_rate("arrival_rate", arrival_rate)
+    parts = whole_number("tasks", tasks, 1, len(rates), "the number of servers")
     least = _thresholds(thresholds, len(rates))
     capacity = float(np.cumsum(rates)[-1])
     if arrivals * parts >= capacity:
@@ -269,22 +271,8 @@ def _counts(servers: int, tasks: int, thresholds: list[int], last: int) -> tuple
     return states, entries, below(tasks)[1]
 
 
-def _numbers(name: str, given: Any, allowed: str) -> np.ndarray:
-    try:
-        numbers = np.atleast_1d(np.asarray(given, dtype=float))
-    except (TypeError, ValueError):
-        raise ModelError(f"{name} is {printable(repr(given))}; allowed are {allowed}.") from None
-    if numbers.ndim != 1 or not numbers.size:
-        raise ModelError(f"{name} has the shape {numbers.shape}; allowed are {allowed}.")
-    return numbers
-
-
 def _service_rates(given: Sequence[float]) -> np.ndarray:
-    allowed = "one or more positive, finite rates"
-    rates = _numbers("service_rates", given, allowed)
-    bad = ~((rates > 0) & np.isfinite(rates))
-    if bad.any():
-        raise ModelError(f"service_rates has the value {rates[np.argmax(bad)]}; allowed are {allowed}.")
+    rates = positive_rates("service_rates", given)
     rises = rates[1:] > rates[:-1]
     if rises.any():
         server = int(np.argmax(rises))
@@ -295,26 +283,10 @@ def _service_rates(given: Sequence[float]) -> np.ndarray:
     return rates
 
 
-def _arrival_rate(given: float) -> float:
-    rate = _numbers("arrival_rate", given, "a positive, finite rate")
-    if len(rate) != 1 or not rate[0] > 0 or not math.isfinite(rate[0]):
-        raise ModelError(f"arrival_rate is {printable(given)}; allowed is a positive, finite rate.")
-    return float(rate[0])
-
-
-def _tasks(given: int, servers: int) -> int:
-    whole = _numbers("tasks", given, f"whole numbers from 1 to {servers}")
-    if len(whole) != 1 or not 1 <= whole[0] <= servers or whole[0] != np.floor(whole[0]):
-        raise ModelError(
-            f"tasks is {printable(given)}; allowed is a whole number from 1 to {servers}, the number of servers."
-        )
-    return int(whole[0])
-
-
 def _thresholds(given: Sequence[int] | None, servers: int) -> list[int]:
     if given is None:
         return [1] * servers
-    numbers = _numbers("thresholds", given, f"{servers} whole numbers, one per server")
+    numbers = parameters.numbers("thresholds", given, f"{servers} whole numbers, one per server")
     if len(numbers) != servers:
         raise ModelError(f"thresholds has {len(numbers)} numbers; allowed are {servers}, one per server.")
     whole = (numbers == np.floor(numbers)) & (np.abs(numbers) < 2**53)

@@ -20,6 +20,7 @@ from ctmc.errors import ModelError, unknown_name
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
+from ctmc.model.parameters import numbers, positive_rate, positive_rates, whole_number
 from ctmc.model.recipe import code_is_allowed
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
@@ -65,47 +66,44 @@ def _design(
     overflow: str,
     total_capacity: int | None,
 ) -> _Design:
-    rates = np.atleast_1d(np.asarray(service_rates, dtype=np.float64))
-    bad = ~((rates > 0) & np.isfinite(rates))
-    if rates.ndim != 1 or not rates.size or bad.any():
-        raise ModelError(
-            f"service_rates has the value {rates[np.argmax(bad)] if rates.size else 'empty'}; "
-            "allowed are one or more positive, finite rates."
-        )
+    rates = positive_rates("service_rates", service_rates)
     servers = len(rates)
-    if not (arrival_rate > 0 and np.isfinite(arrival_rate)):
-        raise ModelError(f"arrival_rate is {arrival_rate!r}; allowed is a positive, finite rate.")
+    total_rate = positive_rate("arrival_rate", arrival_rate)
     if sampling not in SAMPLINGS:
         raise unknown_name("sampling", sampling, SAMPLINGS)
     if overflow not in OVERFLOWS:
         raise unknown_name("overflow rule", overflow, OVERFLOWS)
-    most = servers if sampling == "without_replacement" else 1_000_000
-    if not _whole(choices) or not 1 <= choices <= most:
-        why = " (sampling is without replacement)" if sampling == "without_replacement" else ""
-        raise ModelError(f"choices is {choices!r}; allowed is a whole number from 1 to {most}{why}.")
-    capacities = [capacity] * servers if np.ndim(capacity) == 0 else list(capacity)  # type: ignore[arg-type]
-    if len(capacities) != servers or not all(_whole(limit) and limit >= 1 for limit in capacities):
+    if sampling == "without_replacement":
+        whole_number("choices", choices, 1, servers, "sampling is without replacement")
+    else:
+        whole_number("choices", choices, 1, 1_000_000)
+    capacities = list(capacity) if isinstance(capacity, Sequence | np.ndarray) else [capacity] * servers
+    if len(capacities) != servers:
         raise ModelError(
-            f"capacity is {capacity!r}; allowed is one whole number >= 1, or one for each of the {servers} servers."
+            f"capacity has {len(capacities)} numbers; allowed is one, or one for each of the {servers} servers."
         )
-    if total_capacity is not None and not (_whole(total_capacity) and total_capacity >= 1):
-        raise ModelError(f"total_capacity is {total_capacity!r}; allowed is a whole number >= 1.")
-    shown = np.full(servers, 1 / servers) if preferences is None else np.asarray(preferences, dtype=np.float64)
+    limits = tuple(whole_number("capacity", limit, 1) for limit in capacities)
+    if total_capacity is not None:
+        whole_number("total_capacity", total_capacity, 1)
+    shown = (
+        np.full(servers, 1 / servers)
+        if preferences is None
+        else numbers("preferences", preferences, "numbers in (0, 1]")
+    )
     if shown.shape != (servers,) or not (shown > 0).all() or abs(shown.sum() - 1) > 1e-9:
         raise ModelError(
             f"preferences is {preferences!r}; allowed are {servers} numbers in (0, 1] that sum to 1 "
             f"(these sum to {shown.sum():.12g})."
         )
-    parts = np.asarray(weights, dtype=np.float64)
+    parts = numbers("weights", weights, "three numbers >= 0 that sum to 1")
     if parts.shape != (3,) or not (parts >= 0).all() or abs(parts.sum() - 1) > 1e-9:
         raise ModelError(
             f"weights is {weights!r}; allowed are three numbers >= 0 that sum to 1 (these sum to {parts.sum():.12g})."
         )
     table = shared_probabilities(servers, int(choices), sampling)
-    shares = np.array([[float(arrival_rate) * float(share) for share in row] for row in table])
-    limits = tuple(int(limit) for limit in capacities)
+    shares = np.array([[total_rate * float(share) for share in row] for row in table])
     space = Lattice(limits, total_capacity, (Variable("queue_length", servers),))
-    return _Design(rates, shown, parts, limits, float(arrival_rate), shares, space)
+    return _Design(rates, shown, parts, limits, total_rate, shares, space)
 
 
 def _keys(design: _Design, selection: Selection, ties: str | Sequence[str], overflow: str) -> np.ndarray:
@@ -282,7 +280,3 @@ def supermarket(
     require_memory("the supermarket model", 12 * entries + 40 * size, states=size, entries=entries)
     indptr, sources, rates = transitions(design.space, keys, design.shares, design.rates)
     return Generator(design.space, indptr, sources, rates, initial=distribution(design.space, [0] * len(design.rates)))
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)

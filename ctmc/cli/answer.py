@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from ctmc.cli.output import Output, error_object
@@ -95,7 +96,8 @@ def _conclude(question: Question, solution: Any, output: Output) -> int:
     for kind, message in errors:
         output.problem(kind, message, code)
     if saved is not None and not solution.converged:
-        output.news(f"Go on with: ctmc solve {question.file} --solver '{facts['solver']}' --start {saved}")
+        given = question.solver or facts["solver"]
+        output.news(f"Go on with: ctmc solve {quote(question.file)} --solver {quote(given)} --start {quote(saved)}")
     return code
 
 

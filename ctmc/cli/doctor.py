@@ -100,11 +100,10 @@ def _threads() -> list[Check]:
     from ctmc.threads import usable_threads
 
     np.ones((2, 2)) @ np.ones((2, 2))  # loads BLAS
-    checks: list[Check] = [
-        ("threads", f"{usable_threads()} usable, {numba.config.NUMBA_NUM_THREADS} in Numba", True),
-    ]
+    in_numba = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]  # set when numba starts
+    checks: list[Check] = [("threads", f"{usable_threads()} usable, {in_numba} in Numba", True)]
 
-    @numba.njit(parallel=True)  # type: ignore[untyped-decorator]
+    @numba.njit(parallel=True)
     def total(values: Any) -> float:
         found = 0.0
         for k in numba.prange(values.shape[0]):
@@ -112,7 +111,7 @@ def _threads() -> list[Check]:
         return found
 
     right = total(np.ones(1000)) == 1000.0
-    layer = numba.threading_layer()
+    layer = numba.threading_layer()  # type: ignore[attr-defined]
     checks.append(("threading layer", layer, right))
     for pool in threadpoolctl.threadpool_info():
         if pool.get("user_api") == "blas":
