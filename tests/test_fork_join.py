@@ -239,7 +239,7 @@ BAD = [
     ({"service_rates": [5, 2, 0]}, "service_rates has the value 0.0"),
     ({"service_rates": [math.nan, 2, 1]}, "service_rates has the value nan"),
     ({"service_rates": [math.inf, 2, 1]}, "service_rates has the value inf"),
-    ({"service_rates": []}, "service_rates has the shape"),
+    ({"service_rates": []}, "service_rates is empty"),
     ({"service_rates": "fast"}, "service_rates is 'fast'"),
     ({"service_rates": [5, 1, 2]}, "service_rates rises from 1 to 2 at server 2"),
     ({"arrival_rate": 0}, "arrival_rate is 0"),

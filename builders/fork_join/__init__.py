@@ -6,7 +6,6 @@ threshold control policy*, CEUR Workshop Proceedings 2792 (2020), paper 5.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 import ctmc
-from ctmc.errors import ModelError, UnstableError, printable
+from ctmc.errors import ModelError, UnstableError
 from ctmc.model import parameters
 from ctmc.model.memory import require_memory
 from ctmc.model.parameters import positive_rate, positive_rates, whole_number

@@ -27,9 +27,8 @@ def _info(file: str, memory_limit: str | None) -> int:
         output.document(facts)
         return 0
     shown = {name: value for name, value in facts.items() if name not in ("solutions", "versions", "rows", "notes")}
-    output.facts(list(_rows(shown)))
-    output.facts([("note", note) for note in facts.get("notes", ())])
-    output.facts([("versions", ", ".join(f"{name} {value}" for name, value in facts.get("versions", {}).items()))])
+    versions = ", ".join(f"{name} {value}" for name, value in facts["versions"].items())
+    output.facts([*_rows(shown), *(("note", note) for note in facts.get("notes", ())), ("versions", versions)])
     columns = ("problem", "solver", "status", "defect", "seconds", "file")
     if "solutions" in facts:
         output.write()
