@@ -6,7 +6,7 @@ IJSPM 11(3/4), 2016, arXiv:1504.08150.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,13 +148,9 @@ def _dress(
         "busy": Reward(lambda states: states > 0, "1 where the server is busy"),
         "boundary": Reward(lambda states: design.full(states).any(axis=1), "1 where a queue, or the total, is full"),
     }
-    notes: list[str] = []
-    named = [rule for rule in (selection, measured_by) if isinstance(rule, str) and ":" in rule]
-    if named and not code_is_allowed():
-        # the arrays are here, but the function that gave them is not to be imported
-        notes.append(f"Without {named[0]} (allow it with --allow-code) loss_rate, imbalance and balance are not known.")
-        measures: Callable[[ctmc.Solution], dict[str, Any]] = _queue_measures
-    else:
+    fixed = None
+    named = any(isinstance(rule, str) and ":" in rule for rule in (selection, measured_by))
+    if code_is_allowed() or not named:  # else the stored values of these rewards serve: nothing is imported for them
         keys = _keys(design, selection, ties, overflow)
         yardstick = selection if measured_by is None else measured_by
         values = _padded(selection_table(yardstick, design.limits, design.rates, design.preferences, design.weights))
@@ -166,32 +162,26 @@ def _dress(
             "imbalance": Reward(lambda states: 1 - _balance(values, states), "(largest - smallest) / largest value"),
             "balance": Reward(lambda states: _balance(values, states), "smallest / largest selection value"),
         }
-        fixed = None
         if selection == "weighted" and design.weights[0] == 0 and "shortest" not in tie_rules(ties):
             empty = np.zeros((1, len(design.rates)), dtype=np.int64)  # any state: the rule does not look at it
             fixed = design.arrivals(keys, empty)[0]
-        notes += stability_notes(design.arrival_rate, design.rates, choices, sampling, fixed)
+    notes = stability_notes(design.arrival_rate, design.rates, choices, sampling, fixed)
 
-        def measures(solution: ctmc.Solution) -> dict[str, Any]:
-            found = solution.expectations(["busy", "queue_length", "jobs", "loss_rate", "imbalance", "boundary"])
-            throughput = design.arrival_rate - found["loss_rate"]
-            return {
-                "throughput": throughput,
-                "utilization": found["busy"],
-                "queue_length": found["queue_length"],
-                "jobs": found["jobs"],
-                "response_time": found["jobs"] / throughput,
-                "blocking_probability": found["loss_rate"] / design.arrival_rate,
-                "imbalance": found["imbalance"],
-                "boundary": found["boundary"],
-            }
+    def measures(solution: ctmc.Solution) -> dict[str, Any]:
+        found = solution.expectations(["busy", "queue_length", "jobs", "loss_rate", "imbalance", "boundary"])
+        throughput = design.arrival_rate - found["loss_rate"]
+        return {
+            "throughput": throughput,
+            "utilization": found["busy"],
+            "queue_length": found["queue_length"],
+            "jobs": found["jobs"],
+            "response_time": found["jobs"] / throughput,
+            "blocking_probability": found["loss_rate"] / design.arrival_rate,
+            "imbalance": found["imbalance"],
+            "boundary": found["boundary"],
+        }
 
     return model.replace(rewards=rewards, measures=measures, notes=(*model.notes, *notes))
-
-
-def _queue_measures(solution: ctmc.Solution) -> dict[str, Any]:
-    found = solution.expectations(["busy", "queue_length", "jobs", "boundary"])
-    return {"utilization": found.pop("busy"), **found}
 
 
 def _balance(values: np.ndarray, states: np.ndarray) -> np.ndarray:

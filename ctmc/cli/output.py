@@ -61,7 +61,7 @@ class Output:
         if self.debug and error is not None:
             self.line("".join(traceback.format_exception(error)).rstrip())
         self.line(f"ctmc: {message}")
-        if self.json:
+        if self.json and not self._documents:
             self.document({"error": error_object(kind, message, code)})
         return code
 
