@@ -406,7 +406,7 @@ BAD = [
     ([*RATES, "--births", "nan", "--deaths", "2"], "births has the value nan"),
     ([*RATES, "--births", "inf", "--deaths", "2"], "births has the value inf"),
     ([*RATES, "--births", "1,x", "--deaths", "2"], "births is 'x'; allowed is FLOAT"),
-    ([*RATES, "--births", "", "--deaths", "2"], "births has the value empty"),
+    ([*RATES, "--births", "", "--deaths", "2"], "births is empty"),
     ([*RATES, "--births", "1"], "Missing option '--deaths'"),
     ([*RATES, "--birth", "1"], "--births"),
     ([*RATES, "--births", "1", "--deaths", "2", "--memory-limit", "1B"], "more than the memory limit"),
