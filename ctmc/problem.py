@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ctmc.errors import ModelError
+from ctmc.model.absorption import class_weights
 from ctmc.model.distribution import Distribution, distribution
 from ctmc.model.generator import Generator
 from ctmc.model.qbd import QBD
@@ -40,6 +42,12 @@ class Stationary(Summarised):
             raise ModelError(
                 "initial is given for a QBD; allowed is none: its stationary distribution does not depend on it."
             )
+
+    @cached_property
+    def class_weights(self) -> tuple[np.ndarray, float]:
+        """Probability to end in each recurrent class of a Generator, and a bound on the L1 error of these; found once."""
+        assert isinstance(self.model, Generator)
+        return class_weights(self.model, self.initial.dense(self.model.size))
 
     def _summary(self) -> tuple[str, Rows]:
         return "Stationary", [("tolerance", self.tolerance), *_model_rows(self.model)]

@@ -13,6 +13,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import operator
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -63,8 +64,15 @@ def builder_version(name: str) -> int:
 def solver_class(name: str) -> type[Solver]:
     """Return a solver's class by name; raises as `builder` does."""
     found = _load("solver", name, _places("solvers"))
-    if not isinstance(found, type) or not dataclasses.is_dataclass(found) or not hasattr(found, "solves"):
+    if not isinstance(found, type) or not dataclasses.is_dataclass(found) or not callable(getattr(found, "run", None)):
         raise PluginError(f"solver {name!r} is not a dataclass with `solves`, `needs` and `run`.")
+    for attribute in ("solves", "needs"):
+        declared = getattr(found, attribute, None)
+        kinds = (declared,) if attribute == "needs" and isinstance(declared, type) else declared
+        if not isinstance(kinds, tuple) or not kinds or not all(isinstance(kind, type) for kind in kinds):
+            raise PluginError(
+                f"solver {name!r} has {attribute} = {printable(repr(declared))}; allowed is a tuple of classes."
+            )
     return found  # type: ignore[return-value]
 
 
@@ -173,10 +181,14 @@ def build(name: str, **parameters: Any) -> Any:
 def _options(given: str, text: str) -> dict[str, Any]:
     try:
         call = ast.parse(f"f({text})", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args:
+        # one call with plain keywords: no f(..)(..), no positional, no ** and none twice
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
             raise ValueError
-        return {str(word.arg): ast.literal_eval(word.value) for word in call.keywords if word.arg}
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        names = [word.arg for word in call.keywords]
+        if None in names or len(set(names)) < len(names):
+            raise ValueError
+        return {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         raise ModelError(
             f"solver is {printable(given)!r}; options are written as NAME(option=value, ...) with plain values."
         ) from None
@@ -187,8 +199,8 @@ def _load(kind: str, name: str, places: dict[str, str]) -> Any:
         raise unknown_name(kind, name, places)
     module, _, attribute = places[name].partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except Exception as error:
+        return operator.attrgetter(attribute)(importlib.import_module(module))
+    except (Exception, SystemExit) as error:  # a plug-in must not end the program either
         raise PluginError(
             f"{kind} {name!r} ({module}) failed to load: {type(error).__name__}: {printable(error)}."
         ) from error

@@ -202,10 +202,11 @@ class Solution(Summarised):
                 allowed = "none" if values.ndim == 1 else f"0 to {values.shape[1] - 1}"
                 raise ModelError(f"index {index} of reward {reward!r} is out of range; allowed is {allowed}.")
             column = values if values.ndim == 1 else values[:, index or 0]
-            if (column != np.floor(column)).any() or column.min() < 0 or column.max() >= _LARGEST_MARGINAL:
+            bad = (column != np.floor(column)) | (column < 0) | (column >= _LARGEST_MARGINAL)
+            if bad.any():
                 raise ModelError(
-                    f"reward {reward!r} takes the value {column[np.argmax(column != np.floor(column))]!r}; a marginal needs "
-                    f"whole values from 0 to {_LARGEST_MARGINAL - 1:,}."
+                    f"reward {reward!r} takes the value {float(column[np.argmax(bad)])!r}; a marginal needs whole values from "
+                    f"0 to {_LARGEST_MARGINAL - 1:,}."
                 )
             counts = column.astype(np.int64)
             more = int(counts.max()) + 1 - result.shape[-1]

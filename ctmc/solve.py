@@ -6,20 +6,20 @@ import dataclasses
 import logging
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.sparse.linalg import splu
 
 from ctmc import certificate, registry
 from ctmc.certificate import Certificate
-from ctmc.errors import CTMCError, ModelError, ReducibleError, SolveError, UnstableError
+from ctmc.errors import CTMCError, ModelError, ReducibleError, SolveError, UnstableError, printable
 from ctmc.model.generator import Generator, ProductCounter
-from ctmc.model.qbd import QBD
-from ctmc.problem import Problem, Stationary
+from ctmc.model.qbd import QBD, MatrixGeometric
+from ctmc.problem import Problem, Stationary, Transient
 from ctmc.solution import HISTORY, Outcome, Solution, Status, value_arrays
 from ctmc.solver import Solver
-from ctmc.trace import Monitor, Trace
+from ctmc.trace import Monitor, Trace, check_time_limit, checked_start
 
 _log = logging.getLogger("ctmc.solve")
 
@@ -103,32 +103,30 @@ def solve(
     _log.info("%s: %s on %s", name, type(problem).__name__, type(problem.model).__name__)
     counter = ProductCounter()
     view = _counting(problem, counter)
+    first = _first_iterate(problem, start)
     begin = time.perf_counter()
+    check_time_limit(time_limit)
 
-    def trace_for(tolerance: float, start: np.ndarray | None) -> Trace:
-        return Trace(tolerance, start=start, time_limit=time_limit, monitor=monitor, counter=counter)
+    def trace_for(start: np.ndarray | None) -> Trace:
+        left = None if time_limit is None else max(time_limit - (time.perf_counter() - begin), 1e-3)
+        return Trace(problem.tolerance, start=start, time_limit=left, monitor=monitor, counter=counter)
 
     failure: Exception | None = None
-    lost = 0.0
     try:
         if isinstance(view, Stationary) and isinstance(view.model, Generator):
-            outcome, lost = _by_classes(view, chosen, trace_for, start)
+            outcome = _by_classes(view, chosen, trace_for, first)
         else:
             if isinstance(view.model, QBD):
                 _check_stable(view.model)
-            if start is not None:
-                raise ModelError(f"start is given, but {type(problem).__name__} on this model takes none.")
-            outcome = chosen.run(view, trace_for(problem.tolerance, None))
-        if not isinstance(outcome, Outcome):
-            raise TypeError(f"the solver returned a {type(outcome).__name__}, not an Outcome")
+            outcome = _checked(chosen.run(view, trace_for(None)))
         proof = certificate.certify(view, outcome)
     except CTMCError:
         raise
     except Exception as error:  # a solver is a plug-in: whatever it does, the user gets one sentence
         failure = error
-        outcome = Outcome(np.full(getattr(view.model, "size", 0), math.nan), Status.BREAKDOWN)
-        proof = Certificate(math.nan, Status.BREAKDOWN, f"{type(error).__name__}: {error}")
-    solution = _conclude(problem, chosen, outcome, proof, lost, counter.products, time.perf_counter() - begin)
+        outcome = Outcome(_nothing(problem), Status.BREAKDOWN)
+        proof = Certificate(math.nan, Status.BREAKDOWN, f"{type(error).__name__}: {printable(error)}.")
+    solution = _conclude(problem, chosen, outcome, proof, counter.products, time.perf_counter() - begin)
     _log.info("%s: %s, defect %.3g, %.3f s", name, solution.status.name, solution.defect, solution.seconds)
     if check and not solution.converged:
         raise SolveError(failure_message(solution), solution) from failure
@@ -137,7 +135,7 @@ def solve(
 
 def failure_message(solution: Solution) -> str:
     """Return one sentence on why a solution is not certified, and the method to try next."""
-    name = registry.snake_case(solution.solver.partition("(")[0])
+    name = registry.snake_case(solution.solver.partition("(")[0].rpartition(".")[2])
     other = next_method(solution.problem, name)
     hint = f" Next to try: {other}." if other else ""
     return f"{name}: {solution.status.name}, {solution.reason} {solution.status.advice}{hint}"
@@ -148,14 +146,11 @@ def _conclude(
     solver: Solver,
     outcome: Outcome,
     proof: Certificate,
-    lost: float,
     products: int,
     seconds: float,
 ) -> Solution:
     """Join the solver's claim and the certificate: only the certificate can say CONVERGED."""
-    status, reason = proof.status, proof.reason
-    if status is Status.CONVERGED and lost > problem.tolerance:
-        status, reason = Status.INACCURATE, f"the weights of the recurrent classes are off by up to {lost:.2g}."
+    status = proof.status
     if status is not Status.CONVERGED and outcome.status is not Status.CONVERGED:
         status = outcome.status  # the solver said itself that it did not get there
     for array in value_arrays(outcome.value):
@@ -167,8 +162,8 @@ def _conclude(
         problem=problem,
         value=outcome.value,
         status=status,
-        reason=reason,
-        defect=max(proof.defect, lost) if lost else proof.defect,
+        reason=proof.reason,
+        defect=proof.defect,
         history=history,
         seconds=seconds,
         products=products,
@@ -180,8 +175,44 @@ def _conclude(
 def _counting(problem: Problem, counter: ProductCounter) -> Any:
     if not isinstance(problem.model, Generator):
         return problem
-    problem.model.classes, problem.model.slow_classes  # noqa: B018  # found once, on the user's model, not on the view
+    if isinstance(problem, Stationary):
+        problem.model.classes  # noqa: B018  # found once, on the user's model, not on the view
     return dataclasses.replace(problem, model=problem.model.counted(counter))
+
+
+def _first_iterate(problem: Problem, start: Any) -> np.ndarray | None:
+    """Return the user's first iterate as a checked vector."""
+    if start is None:
+        return None
+    if not isinstance(problem, Stationary) or not isinstance(problem.model, Generator):
+        raise ModelError(
+            f"start is given, but a {type(problem).__name__} problem on a {type(problem.model).__name__} takes none."
+        )
+    return checked_start(start, problem.model.size)
+
+
+def _checked(outcome: Any) -> Outcome:
+    """Return what a solver returned, if it is an outcome at all; its value is the certificate's business."""
+    if not isinstance(outcome, Outcome):
+        raise TypeError(f"the solver returned a {type(outcome).__name__}, not an Outcome")
+    if not isinstance(outcome.status, Status):
+        raise TypeError(f"the solver's status is {outcome.status!r}, not a Status")
+    history = outcome.history
+    if history is not None and not (isinstance(history, np.ndarray) and history.dtype == HISTORY and history.ndim == 1):
+        raise TypeError(f"the solver's history is a {type(history).__name__}, not that of its trace")
+    return outcome
+
+
+def _nothing(problem: Problem) -> Any:
+    """Return an answer without a number, where the solver gave none."""
+    model = problem.model
+    if isinstance(model, QBD):
+        sizes = [len(table) for table in model.phases]
+        return MatrixGeometric(
+            tuple(np.full(size, math.nan) for size in sizes), np.full((model.phase_count,) * 2, math.nan)
+        )
+    shape = (len(problem.times), model.size) if isinstance(problem, Transient) else (model.size,)
+    return np.full(shape, math.nan)
 
 
 def _check_stable(queue: QBD) -> None:
@@ -191,25 +222,22 @@ def _check_stable(queue: QBD) -> None:
         raise UnstableError(f"the mean drift of the level is {word} per unit of time; allowed is a negative one.")
 
 
-def _by_classes(problem: Stationary, solver: Solver, trace_for: Any, start: np.ndarray | None) -> tuple[Outcome, float]:
-    """Solve each recurrent class by itself and mix them; transient states have probability zero.
-
-    Returns the outcome and a bound on the L1 error of the mixing weights.
-    """
+def _by_classes(
+    problem: Stationary, solver: Solver, trace_for: Callable[[np.ndarray | None], Trace], start: np.ndarray | None
+) -> Outcome:
+    """Solve each recurrent class by itself and mix them; transient states have probability zero."""
     chain = problem.model
     assert isinstance(chain, Generator)
     found = chain.classes
-    if start is not None and np.shape(start) != (chain.size,):
-        raise ModelError(f"start has shape {np.shape(start)}; allowed is ({chain.size},).")
     if found.irreducible and chain.size > 1:
-        return solver.run(problem, trace_for(problem.tolerance, start)), 0.0
+        return _checked(solver.run(problem, trace_for(start)))
     if len(found.recurrent) > 1 and problem.initial is None:
         names = ", ".join(f"{chain._name(int(found.members(number)[0]))}" for number in found.recurrent[:3])
         raise ReducibleError(
             f"the chain has {len(found.recurrent)} recurrent classes (with states {names}{', ..' if len(found.recurrent) > 3 else ''}), "
             "so its long-run distribution depends on the start; give an initial state or distribution."
         )
-    weights, lost = (np.ones(1), 0.0) if len(found.recurrent) == 1 else _class_weights(problem)
+    weights = np.ones(1) if len(found.recurrent) == 1 else problem.class_weights[0]
     value = np.zeros(chain.size)
     histories: list[np.ndarray] = []
     status = Status.CONVERGED
@@ -217,16 +245,17 @@ def _by_classes(problem: Stationary, solver: Solver, trace_for: Any, start: np.n
         if weight == 0:
             continue
         members = found.members(number)
-        if len(members) == 1:
-            value[members] = weight
+        if len(members) == 1 or status in (Status.STOPPED, Status.TIME_LIMIT):
+            value[members] = weight / len(members)
             continue
         part = chain.restricted(members)
         if chain._counter is not None:
             part = part.counted(chain._counter)
-        trace = trace_for(problem.tolerance, None if start is None or not start[members].any() else start[members])
-        outcome = solver.run(dataclasses.replace(problem, model=part, initial=None), trace)
-        if np.shape(outcome.value) != (len(members),):
-            raise ValueError(f"the answer has shape {np.shape(outcome.value)}, not ({len(members)},)")
+        trace = trace_for(None if start is None or not start[members].any() else start[members])
+        outcome = _checked(solver.run(dataclasses.replace(problem, model=part, initial=None), trace))
+        wrong = certificate.wrong_vector(outcome.value, (len(members),))
+        if wrong is not None and wrong.status is Status.BREAKDOWN:
+            raise ValueError(wrong.reason.rstrip("."))
         value[members] = weight * outcome.value
         status = outcome.status if status is Status.CONVERGED else status
         if outcome.history is not None and len(outcome.history):
@@ -235,30 +264,4 @@ def _by_classes(problem: Stationary, solver: Solver, trace_for: Any, start: np.n
                 history["iteration"] += histories[-1]["iteration"][-1] + 1
                 history["seconds"] += histories[-1]["seconds"][-1]
             histories.append(history)
-    return Outcome(value, status, np.concatenate(histories) if histories else None), lost
-
-
-def _class_weights(problem: Stationary) -> tuple[np.ndarray, float]:
-    """Return the probability to end in each recurrent class, and a proven bound on the L1 error of them.
-
-    With y the expected times in the transient states T, y Q_TT = -p_T and the weights are p_C + y Q_TC.  Any residual of the
-    first equation, in L1, bounds the error of the weights, since the missing mass ends somewhere.
-    """
-    chain = problem.model
-    assert isinstance(chain, Generator)
-    found = chain.classes
-    begin = problem.initial.dense(chain.size)
-    number = np.full(found.count, -1)
-    number[found.recurrent] = np.arange(len(found.recurrent))
-    ends_in = number[found.class_of]
-    transient = np.flatnonzero(ends_in < 0)
-    weights = np.bincount(ends_in[ends_in >= 0], weights=begin[ends_in >= 0], minlength=len(found.recurrent))
-    if not begin[transient].any():
-        return weights, 0.0
-    rates = chain.to_scipy()[transient]
-    inside = rates[:, transient]
-    times = np.maximum(splu(inside.T.tocsc()).solve(-begin[transient]), 0)
-    residual = float(np.abs(times @ inside + begin[transient]).sum())
-    arrivals = times @ rates
-    weights += np.bincount(ends_in[ends_in >= 0], weights=arrivals[ends_in >= 0], minlength=len(found.recurrent))
-    return weights / weights.sum(), residual + abs(float(weights.sum()) - 1)
+    return Outcome(value, status, np.concatenate(histories) if histories else None)

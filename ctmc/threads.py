@@ -30,7 +30,7 @@ def limited_threads(number: int | None) -> Iterator[None]:
     import threadpoolctl
 
     most = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]  # set when numba starts
-    if isinstance(number, bool) or not 1 <= number <= most:
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
         raise ModelError(f"threads is {number!r}; allowed is 1 to {most}.")
     before = numba.get_num_threads()
     numba.set_num_threads(number)

@@ -6,18 +6,57 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from ctmc.errors import ModelError
+from ctmc.errors import ModelError, printable
 from ctmc.model.generator import ProductCounter
 from ctmc.solution import HISTORY, Status
 
 Monitor = Callable[[int, float], object]
 
 _log = logging.getLogger("ctmc.trace")
-_PATIENCE = 1000
+_SMALL = 1e-9
+"""Below this a defect that stays put has met rounding; above, probability may still be on its way through a long chain."""
+_PATIENCE = {True: 1000, False: 10_000}
 _PROGRESS = 0.999
+
+
+def check_time_limit(time_limit: Any) -> None:
+    """Raise `ModelError` unless the limit is None or a positive number of seconds."""
+    if time_limit is None:
+        return
+    if isinstance(time_limit, bool) or not isinstance(time_limit, int | float | np.number) or not time_limit > 0:
+        raise ModelError(f"time_limit is {printable(repr(time_limit))}; allowed is a positive number of seconds.")
+
+
+def checked_start(given: Any, size: int) -> np.ndarray:
+    """Return a first iterate as a float64 vector of this size.
+
+    Raises
+    ------
+    ModelError
+        If it is anything but `size` finite numbers >= 0 with a positive, finite sum.
+    """
+    try:
+        start = np.asarray(given)
+    except ValueError:
+        start = np.asarray(None)
+    if start.dtype.kind not in "iuf":
+        raise ModelError(f"start is not a vector of real numbers; allowed are {size} numbers >= 0.")
+    start = start.astype(np.float64, copy=False)
+    if start.shape != (size,):
+        raise ModelError(f"start has shape {start.shape}; allowed is ({size},).")
+    bad = ~((start >= 0) & np.isfinite(start))
+    if bad.any():
+        i = int(np.argmax(bad))
+        raise ModelError(f"start[{i}] is {start[i]}; allowed are finite numbers >= 0.")
+    with np.errstate(over="ignore"):
+        total = start.sum()
+    if not 0 < total < np.inf:
+        raise ModelError(f"start sums to {total}; allowed is a positive, finite sum.")
+    return start
 
 
 class Trace:
@@ -25,7 +64,7 @@ class Trace:
 
     It ends when the defect is within the tolerance, at the iteration or time limit, at a defect that is not a finite
     number, when the monitor returns true, or by stagnation: the smallest defect has not fallen by a thousandth in the
-    last half of the iterations (and in at least 1000 of them).
+    last half of the iterations, and in at least 1000 of them, 10,000 while it is above 1e-9.
 
     Parameters
     ----------
@@ -50,8 +89,7 @@ class Trace:
         monitor: Monitor | None = None,
         counter: ProductCounter | None = None,
     ) -> None:
-        if time_limit is not None and not time_limit > 0:
-            raise ModelError(f"time_limit is {time_limit!r}; allowed is a positive number of seconds.")
+        check_time_limit(time_limit)
         self.tolerance = tolerance
         self.time_limit = time_limit
         self.monitor = monitor
@@ -68,14 +106,8 @@ class Trace:
         """Return the first iterate: the user's (a copy), or the default."""
         if self._start is None:
             return default
-        if self._start.shape != default.shape or not np.isfinite(self._start).all() or (self._start < 0).any():
-            raise ModelError(
-                f"start has shape {self._start.shape}; allowed is a vector of {default.shape[0]} finite numbers >= 0."
-            )
-        total = self._start.sum()
-        if not total > 0:
-            raise ModelError("start is zero everywhere; allowed is a vector with a positive sum.")
-        return np.asarray(self._start / total * default.sum())
+        first = checked_start(self._start, len(default))
+        return np.asarray(first / first.sum() * default.sum())
 
     @property
     def elapsed(self) -> float:
@@ -132,7 +164,7 @@ class Trace:
             self.status = Status.ITERATION_LIMIT
         elif self.time_limit is not None and self.elapsed > self.time_limit:
             self.status = Status.TIME_LIMIT
-        elif stagnates and iteration - self._best_iteration >= max(_PATIENCE, iteration // 2):
+        elif stagnates and iteration - self._best_iteration >= max(_PATIENCE[self._best < _SMALL], iteration // 2):
             self.status = Status.STAGNATED
         else:
             return False

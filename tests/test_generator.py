@@ -328,44 +328,6 @@ def test_coloring_of_long_cycles():
         assert (model.coloring is not None) == (size % 2 == 0)
 
 
-@pytest.mark.parametrize(
-    ("coupling", "thresholds"),
-    [(1e-2, []), (1e-5, [1e-4]), (1e-9, [1e-4, 1e-8]), (1e-14, [1e-4, 1e-8, 1e-12])],
-)
-def test_slow_classes_of_two_blocks(coupling, thresholds):
-    rates = np.zeros((6, 6))
-    rates[:3, :3] = rates[3:, 3:] = 1.0
-    np.fill_diagonal(rates, 0.0)
-    rates[1, 4] = rates[5, 2] = coupling
-    model = Generator.from_matrix(rates)
-    assert model.classes.irreducible
-    found = model.slow_classes
-    assert [threshold for threshold, _ in found] == thresholds
-    for _, part in found:
-        assert len(set(part[:3].tolist())) == len(set(part[3:].tolist())) == 1
-        assert part[0] != part[3]
-
-
-def test_slow_for_one_end_only_is_not_slow():
-    """Failures at 1e-6 and repairs at 1e4: every transition matters to one of its ends."""
-    model = Generator.from_matrix([[0, 1e-6], [1e4, 0]])
-    assert model.slow_classes == []
-
-
-def test_a_transition_that_matters_to_one_end_holds_the_chain_together():
-    """State 3 is left and entered at 1e-9 only, which is all that it does; 0 -> 2 is slow for both its ends."""
-    rates = np.zeros((4, 4))
-    rates[0, 1] = rates[1, 2] = rates[2, 1] = rates[1, 0] = 1.0
-    rates[0, 2] = rates[0, 3] = rates[3, 0] = 1e-9
-    assert Generator.from_matrix(rates).slow_classes == []
-
-
-def test_slow_transitions_beside_fast_ones_leave_the_chain_whole():
-    rates = np.ones((4, 4)) - np.eye(4)
-    rates[0, 3] = 1e-9
-    assert Generator.from_matrix(rates).slow_classes == []
-
-
 def test_restricted():
     rates = random_rates(61, 12, 0.4)
     positions = np.array([2, 3, 7, 11])

@@ -29,7 +29,7 @@ ROOMS = (
 )
 MODEL = (
     *("memory", "parameters", "summary", "state_space", "products", "distribution", "reward", "predicate", "communication", "recipe"),
-    *("elimination", "generator", "qbd"),
+    *("elimination", "generator", "qbd", "absorption", "exchange"),
 )
 FRONT = ("study", "cli", "__main__")
 """Rooms that may take names from `ctmc` itself, which knows everything."""

@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import load_npz
 
 import ctmc
 from builders.fork_join import fork_join
@@ -14,6 +16,7 @@ from builders.reachable import reachable
 from builders.supermarket import supermarket
 from ctmc import storage
 from ctmc.model.state_space import Listed
+from ctmc.storage import coding
 from ctmc.storage.container import read_container, write_container
 from ctmc.storage.models import describe
 
@@ -293,21 +296,58 @@ def test_a_solution_of_a_qbd_and_a_failed_one(tmp_path):
     assert again.status is ctmc.Status.ITERATION_LIMIT
 
 
-def test_a_plain_reader_finds_the_matrix(tmp_path):
-    h5py = pytest.importorskip("h5py")
-    from scipy.sparse import csc_array
+def test_arrays_with_few_values_are_coded():
+    rng = np.random.default_rng(31)
+    for array in (rng.choice(rng.random(300), 9000), rng.choice([-0.0, 0.0, np.inf, 5e-324], 5000), np.full(4096, 7)):
+        codes, values = coding.coded(array)
+        assert codes.dtype == (np.uint8 if len(values) <= 256 else np.uint16)
+        again = coding.decoded(codes, values)
+        assert again.dtype == array.dtype
+        assert again.tobytes() == array.tobytes()  # bit by bit: -0.0 is not 0.0
+    assert coding.coded(np.ones(4095)) is None
+    assert coding.coded(rng.random(70_000)) is None
+    many, values = coding.coded(np.tile(np.arange(65_536), 2))
+    assert len(values) == 65_536
+    assert (coding.decoded(many, values) == np.tile(np.arange(65_536), 2)).all()
 
-    model = supermarket(**EXAMPLE)
+
+@pytest.mark.parametrize("change", [{"total_capacity": None}, {"total_capacity": 25}])
+def test_a_large_model_comes_back_from_its_codes(tmp_path, change):
+    model = supermarket(**{**EXAMPLE, "capacity": 15, **change})
     ctmc.save(tmp_path / "model.h5", model)
-    with h5py.File(tmp_path / "model.h5") as file:
-        group = file["rates"]
-        rates = csc_array(
-            (group["data"][:], group["indices"][:], group["indptr"][:]), shape=tuple(group.attrs["shape"])
-        )
-        exits = file["exit_rates"][:]
-        assert json.loads(file["manifest"][:].tobytes())["builder"]["name"] == "supermarket"
-    dense = rates.toarray() - np.diag(exits)
-    np.testing.assert_array_equal(dense, model.to_scipy().toarray())
+    names = set(read_container(tmp_path / "model.h5", ["generator"]).arrays)
+    assert "rates/steps.codes" in names
+    assert "rates/data.codes" in names
+    again = ctmc.load(tmp_path / "model.h5")
+    for array in ("indptr", "sources", "rates", "exit_rates"):
+        np.testing.assert_array_equal(getattr(again, array), getattr(model, array))
+        assert getattr(again, array).dtype == getattr(model, array).dtype
+
+
+CODED = [
+    (put("rates/data.codes", 255), "a code is 255, but there are"),
+    (put("rates/steps.codes", 255), "a code is 255, but there are"),
+    (put("rates/steps.values", 2**40), "leads further than there are states"),
+    (put("rates/steps.values", -(2**40)), "leads further than there are states"),
+    (put("rates/steps.values", -4), "source|itself|larger"),
+    (put("rates/data.values", -1.0), "is -1.0"),
+    (put("rates/counts.codes", 255), "a code is 255"),
+    (put("rates/counts.values", -1), "whole numbers >= 0"),
+    (put("rates/counts.values", 9), "do not fit its transitions"),
+    (typed("rates/data.codes", np.int64), "codes are not vectors"),
+    (without("rates/steps.values"), "no array 'rates/steps.values'"),
+    (without("rates/data.values"), "no array 'rates/data.values'"),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), CODED, ids=range(len(CODED)))
+def test_wrong_codes_are_refused(tmp_path, change, sentence):
+    manifest, arrays = describe(supermarket(**{**EXAMPLE, "capacity": 16}))
+    arrays = {name: array.copy() for name, array in arrays.items()}
+    change(manifest, arrays)
+    write_container(tmp_path / "forged.h5", "generator", manifest, arrays)
+    with pytest.raises(ctmc.StorageError, match=sentence):
+        ctmc.load(tmp_path / "forged.h5")
 
 
 def test_two_thousand_damaged_model_files(tmp_path):
@@ -342,3 +382,21 @@ def test_two_thousand_damaged_model_files(tmp_path):
         np.testing.assert_array_equal(again.indptr, model.indptr)
     assert unchanged < 200
     assert read_container(whole, ["generator"]).content_hash == digest
+
+
+@pytest.mark.parametrize("capacity", [4, 16])
+def test_the_reader_of_the_documentation_reads(tmp_path, capacity):
+    page = Path(__file__).parent.parent / "docs" / "storage.md"
+    text = page.read_text().partition("```python\n")[2].partition("```")[0]
+    script = tmp_path / "reader.py"
+    model = supermarket(**{**EXAMPLE, "capacity": capacity})
+    ctmc.save(tmp_path / "model.h5", model)
+    script.write_text(
+        f"{text}\nmanifest, generator = read({str(tmp_path / 'model.h5')!r})\n"
+        "print(manifest['builder']['name'])\nimport scipy.sparse\n"
+        f"scipy.sparse.save_npz({str(tmp_path / 'generator.npz')!r}, generator.tocsr())\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "supermarket\n"
+    difference = load_npz(tmp_path / "generator.npz") - model.to_scipy()
+    assert abs(difference).max() == 0

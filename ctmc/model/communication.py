@@ -76,40 +76,6 @@ def classes(indptr: np.ndarray, sources: np.ndarray) -> Classes:
     return Classes(class_of, int(count), recurrent[np.argsort(first_state[recurrent])])
 
 
-SLOW_THRESHOLDS = (1e-4, 1e-8, 1e-12)
-
-
-def slow_classes(
-    indptr: np.ndarray, sources: np.ndarray, rates: np.ndarray, exit_rates: np.ndarray
-) -> list[tuple[float, np.ndarray]]:
-    """Find parts of the chain that are joined by slow transitions only.
-
-    A transition is slow if its rate is below the threshold times the exit rates of both its source and its target.
-
-    Returns
-    -------
-    list of (threshold, ndarray of int32, shape (n,))
-        For each threshold 1e-4, 1e-8, 1e-12 whose slow transitions, left out, make the chain fall apart, the part of each
-        state.  One pass that finds no slow transition ends the search.
-    """
-    if not products.any_slow(
-        products.unsigned(indptr), products.unsigned(sources), rates, exit_rates, SLOW_THRESHOLDS[0]
-    ):
-        return []
-    targets = np.repeat(np.arange(len(exit_rates)), np.diff(indptr))
-    speed = rates / np.minimum(exit_rates[sources], exit_rates[targets])
-    found: list[tuple[float, np.ndarray]] = []
-    for threshold in SLOW_THRESHOLDS:
-        fast = speed >= threshold
-        if fast.all():
-            break
-        counts = np.concatenate([[0], np.cumsum(np.bincount(targets[fast], minlength=len(exit_rates)))])
-        parts = classes(counts, sources[fast])
-        if parts.count > 1:
-            found.append((threshold, parts.class_of))
-    return found
-
-
 def two_coloring(indptr: np.ndarray, sources: np.ndarray) -> np.ndarray | None:
     """Return a color 0 or 1 per state such that every transition changes the color, or None.
 

@@ -73,7 +73,8 @@ def parts(chain: Generator, pi: np.ndarray, threshold: float) -> np.ndarray:
                 break
         begin = np.flatnonzero(joins)
         links = coo_array((np.ones(len(begin), dtype=np.int8), (begin, target[begin])), shape=(count, count))
-        count, number = csgraph.connected_components(links, directed=False)
+        joined, number = csgraph.connected_components(links, directed=False)
+        count = int(joined)
         part_of = number.astype(np.int32)[part_of]
     return part_of
 
@@ -97,7 +98,7 @@ def strongest_inflow(
     for j in numba.prange(part_of.size):
         if closed[j]:
             continue
-        best, where, outside = -1.0, j, False
+        best, where, outside = -1.0, np.int64(j), False
         for k in range(indptr[j], indptr[j + 1]):
             i = sources[k]
             if part_of[i] != part_of[j]:

@@ -346,11 +346,6 @@ class Generator(Summarised):
         """A 2-coloring of the states that every transition changes, or None; found once."""
         return communication.two_coloring(self.indptr, self.sources)
 
-    @cached_property
-    def slow_classes(self) -> list[tuple[float, np.ndarray]]:
-        """Parts that hardly exchange anything, as (threshold, part of each state); empty for most models; found once."""
-        return communication.slow_classes(self.indptr, self.sources, self.rates, self.exit_rates)
-
     def restricted(self, positions: np.ndarray) -> Generator:
         """Return the chain on some states only, transitions out of them dropped; no rewards, labels or measures."""
         number = np.full(self.size, -1, dtype=np.int64)

@@ -16,6 +16,10 @@ compiled = numba.njit(cache=True, nogil=True)
 compiled_parallel = numba.njit(cache=True, nogil=True, parallel=True)
 
 
+_BLOCK = 1 << 14
+"""States per block of work, whatever the number of threads."""
+
+
 def unsigned(array: np.ndarray) -> np.ndarray:
     """Return the array's memory seen as unsigned integers of the same width."""
     return array.view(np.uint32 if array.dtype.itemsize == 4 else np.uint64)
@@ -50,39 +54,46 @@ def exit_sums(indptr: Any, sources: Any, rates: Any, out: Any) -> None:
         out[sources[k]] += rates[k]
 
 
-@compiled
-def first_fault(indptr: Any, sources: Any, rates: Any) -> tuple[int, int]:
+def first_fault(indptr: np.ndarray, sources: np.ndarray, rates: np.ndarray) -> tuple[int, int]:
     """Return (kind, entry or state) of the first broken law of the arrays, kind 0 if there is none.
 
     1: row pointer decreases; 2: source out of range; 3: sources not strictly increasing; 4: self-loop;
     5: rate not positive and finite.  `indptr` is signed here, and is known to begin with 0 and to end with the length.
     """
+    falls = indptr[1:] < indptr[:-1]
+    if falls.any():
+        return 1, int(np.argmax(falls))
+    blocks = (len(indptr) - 2) // _BLOCK + 1
+    kinds, places = np.zeros(blocks, dtype=np.int64), np.zeros(blocks, dtype=np.int64)
+    _first_faults(indptr, sources, rates, kinds, places)
+    first = int(np.argmax(kinds > 0))
+    return int(kinds[first]), int(places[first])
+
+
+@compiled_parallel
+def _first_faults(indptr: Any, sources: Any, rates: Any, kinds: Any, places: Any) -> None:
+    """Look for the first fault in each block of states.  Moves 12 bytes an entry."""
+    for block in numba.prange(kinds.size):
+        kinds[block], places[block] = _fault(indptr, sources, rates, block * _BLOCK)
+
+
+@compiled
+def _fault(indptr: Any, sources: Any, rates: Any, begin: int) -> tuple[int, int]:
     n = indptr.size - 1
-    for j in range(n):
-        if indptr[j + 1] < indptr[j]:
-            return 1, j
-    for j in range(n):
+    for j in range(begin, min(begin + _BLOCK, n)):
+        before = -1
         for k in range(indptr[j], indptr[j + 1]):
             i = sources[k]
             if i < 0 or i >= n:
                 return 2, k
-            if k > indptr[j] and i <= sources[k - 1]:
+            if i <= before:
                 return 3, k
             if i == j:
                 return 4, k
             if not (rates[k] > 0.0 and rates[k] < np.inf):
                 return 5, k
+            before = i
     return 0, 0
-
-
-@compiled
-def any_slow(indptr: Any, sources: Any, rates: Any, exit_rates: Any, threshold: float) -> bool:
-    """Tell whether any rate is below the threshold times the exit rates of both its ends.  Moves 12 bytes an entry."""
-    for j in range(np.uint64(exit_rates.size)):
-        for k in range(indptr[j], indptr[j + np.uint64(1)]):
-            if rates[k] < threshold * min(exit_rates[j], exit_rates[sources[k]]):
-                return True
-    return False
 
 
 @compiled

@@ -27,6 +27,7 @@ from ctmc.model.qbd import QBD, Level
 from ctmc.model.recipe import Recipe
 from ctmc.model.reward import Reward, evaluate
 from ctmc.model.state_space import Lattice, Listed, StateSpace, Variable
+from ctmc.storage.coding import coded, coded_steps, decoded, decoded_steps
 from ctmc.storage.container import Container, read_container, write_container
 from ctmc.storage.fields import field, fields
 
@@ -79,8 +80,10 @@ def save(
         raise ModelError(f"a {type(model).__name__} cannot be saved as a model; allowed are Generator and QBD.")
     manifest, arrays = describe(model)
     kind = "generator" if isinstance(model, Generator) else "qbd"
-    shape = {"shape": (model.size, model.size)} if isinstance(model, Generator) else {}
-    groups = {"rates": {"encoding-type": "csc_matrix", "encoding-version": "0.1.0", **shape}} if shape else {}
+    groups = {}
+    if {"rates/data", "rates/indices"} <= arrays.keys():  # not coded: the form that anndata reads
+        shape = (len(model.exit_rates), len(model.exit_rates))
+        groups["rates"] = {"encoding-type": "csc_matrix", "encoding-version": "0.1.0", "shape": shape}
     digest = write_container(
         path, kind, manifest, arrays, overwrite=overwrite, group_attributes=groups, progress=progress
     )
@@ -154,12 +157,14 @@ def describe(model: Generator | QBD) -> tuple[dict[str, Any], Arrays]:
     manifest["space"] = _space(model.space)
     manifest["labels"] = list(model.labels)
     manifest["initial"] = model.initial is not None
-    arrays |= {
-        "rates/indptr": model.indptr,
-        "rates/indices": model.sources,
-        "rates/data": model.rates,
-        "exit_rates": model.exit_rates,
-    }
+    steps = coded_steps(model.indptr, model.sources)
+    if steps is None:
+        arrays |= {"rates/indptr": model.indptr, "rates/indices": model.sources}
+    else:
+        _put(arrays, "rates/counts", np.diff(model.indptr))
+        arrays["rates/steps.codes"], arrays["rates/steps.values"] = steps
+    _put(arrays, "rates/data", model.rates)
+    _put(arrays, "exit_rates", model.exit_rates)
     if isinstance(model.space, Listed):
         arrays["states"] = model.space.table
     if model.initial is not None:
@@ -230,10 +235,19 @@ def _restore_generator(manifest: Mapping[str, Any], arrays: Arrays) -> Generator
     for number, entry in enumerate(fields(manifest, "rewards", dict)):
         name, description = field(entry, "name", str), field(entry, "description", str)
         rewards[name] = Reward(_take(arrays, f"rewards/{number}"), description)
+    if "rates/indices" in arrays:
+        indptr, sources = _take(arrays, "rates/indptr"), _take(arrays, "rates/indices")
+    else:
+        counts = _take(arrays, "rates/counts")
+        if counts.dtype != np.int64 or counts.ndim != 1 or (counts.size and counts.min() < 0):
+            raise StorageError("its numbers of transitions per state are not whole numbers >= 0")
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        codes, steps = _take(arrays, "rates/steps.codes"), _take(arrays, "rates/steps.values")
+        sources = decoded_steps(codes, steps, indptr)
     return Generator(
         space,
-        _take(arrays, "rates/indptr"),
-        _take(arrays, "rates/indices"),
+        indptr,
+        sources,
         _take(arrays, "rates/data"),
         _take(arrays, "exit_rates"),
         initial=initial,
@@ -371,8 +385,19 @@ def _take_block(arrays: Arrays, name: str, optional: bool) -> csr_array | None:
     return block
 
 
+def _put(arrays: Arrays, name: str, array: np.ndarray) -> None:
+    """Put an array in, coded where that pays."""
+    few = coded(array)
+    if few is None:
+        arrays[name] = array
+    else:
+        arrays[f"{name}.codes"], arrays[f"{name}.values"] = few
+
+
 def _take(arrays: Arrays, name: str) -> np.ndarray:
     """Take an array out, so that what is left over shows."""
+    if name not in arrays and f"{name}.codes" in arrays:
+        return decoded(_take(arrays, f"{name}.codes"), _take(arrays, f"{name}.values"))
     if name not in arrays:
         raise StorageError(f"it has no array {name!r}")
     return arrays.pop(name)

@@ -110,7 +110,7 @@ class Uniformization:
             if k < window.right:
                 _add_rest(window, k, power, total, value[row], integrals[row])
         integrals /= rate
-        trace.finished(error, limit=self.max_iterations, iterations=k % _STRIDE, stagnates=False)
+        trace.finished(error, limit=self.max_iterations, iterations=k - trace.iteration, stagnates=False)
         bound = 2 * max(window.outside for window in windows) + error
         return Outcome(value, Status.CONVERGED, trace.history, integrals=integrals, error_bound=bound)
 

@@ -1,0 +1,237 @@
+"""Arrays with few different values as a small code per element and a table of the values.
+
+Generators of queues have a few dozen different rates, and on a lattice as few different distances between the ends of a
+transition.  One byte in place of eight is less to hash, to compress and to read; it is what makes a file with checksums
+nearly as fast as a bare one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from ctmc.errors import StorageError
+from ctmc.model.products import compiled, compiled_parallel, unsigned
+
+LEAST = 4096
+"""Shorter arrays are stored as they are."""
+MOST = 1 << 16
+"""Most different values."""
+_SLOTS = 1 << 18
+_CHUNK = 1 << 16
+_WORKERS = 8
+
+Coded = tuple[np.ndarray, np.ndarray]
+
+
+def coded(array: np.ndarray) -> Coded | None:
+    """Return (codes, values) with ``values[codes]`` equal to the array bit by bit, or None where that does not pay.
+
+    Parameters
+    ----------
+    array : ndarray of float64 or int64, shape (m,)
+
+    Returns
+    -------
+    codes : ndarray of uint8 or uint16, shape (m,)
+    values : ndarray of the array's type
+        Ascending by bit pattern.
+
+    Examples
+    --------
+    >>> codes, values = coded(np.tile([0.5, 2.0], 4096))
+    >>> codes[:3].tolist(), values.tolist()
+    ([0, 1, 0], [0.5, 2.0])
+    """
+    if array.size < LEAST:
+        return None
+    bits = array.view(np.uint64)
+    found = _distinct(bits, _no_pointers(), np.empty(0, dtype=np.uint32), MOST)
+    if found is None:
+        return None
+    codes = np.empty(array.size, dtype=_narrow(len(found)))
+    _encode(bits, *_lookup(found), codes)
+    return codes, found.view(array.dtype)
+
+
+def coded_steps(indptr: np.ndarray, sources: np.ndarray) -> Coded | None:
+    """Return (codes, steps) with ``target + steps[codes]`` equal to the sources, or None where that does not pay.
+
+    Parameters
+    ----------
+    indptr : ndarray of int64, shape (n + 1,)
+    sources : ndarray of int32 or int64, shape (m,)
+        By destination.
+
+    Returns
+    -------
+    codes : ndarray of uint8 or uint16, shape (m,)
+    steps : ndarray of int64
+    """
+    if sources.size < LEAST:
+        return None
+    pointers, columns = unsigned(indptr), unsigned(sources)
+    found = _distinct(np.empty(0, dtype=np.uint64), pointers, columns, min(MOST, sources.size // 16))
+    if found is None:
+        return None
+    codes = np.empty(sources.size, dtype=_narrow(len(found)))
+    _encode_steps(pointers, columns, *_lookup(found), codes)
+    return codes, found.view(np.int64)
+
+
+def decoded(codes: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return ``values[codes]``.
+
+    Raises
+    ------
+    StorageError
+        If a code has no value.
+    """
+    _check(codes, values)
+    array = np.empty(codes.size, dtype=values.dtype)
+    _decode(codes, values, array)
+    return array
+
+
+def decoded_steps(codes: np.ndarray, steps: np.ndarray, indptr: np.ndarray) -> np.ndarray:
+    """Return the sources, int32 where they fit, else int64; whether they lie in the space is for the generator to check.
+
+    Raises
+    ------
+    StorageError
+        If a code has no step, or the row pointers do not fit the codes.
+    """
+    _check(codes, steps)
+    n = len(indptr) - 1
+    if n < 1 or indptr[0] != 0 or indptr[-1] != codes.size or (np.diff(indptr) < 0).any():
+        raise StorageError("its row pointers do not fit its transitions")
+    if len(steps) and max(abs(int(steps.min())), abs(int(steps.max()))) > n:
+        raise StorageError("a transition leads further than there are states")
+    sources = np.empty(codes.size, dtype=np.int32 if n <= np.iinfo(np.int32).max else np.int64)
+    _decode_steps(unsigned(indptr), codes, steps, sources)
+    return sources
+
+
+def _check(codes: np.ndarray, values: np.ndarray) -> None:
+    if codes.ndim != 1 or values.ndim != 1 or codes.dtype not in (np.uint8, np.uint16):
+        raise StorageError("its codes are not vectors of one or two bytes with a vector of values")
+    if codes.size and int(codes.max()) >= len(values):
+        raise StorageError(f"a code is {int(codes.max())}, but there are {len(values)} values")
+
+
+def _narrow(count: int) -> type[np.uint8] | type[np.uint16]:
+    return np.uint8 if count <= 256 else np.uint16
+
+
+def _no_pointers() -> np.ndarray:
+    return np.zeros(1, dtype=np.uint64)
+
+
+def _distinct(bits: np.ndarray, indptr: np.ndarray, sources: np.ndarray, most: int) -> np.ndarray | None:
+    """Return the different bit patterns in ascending order, or None if there are more than `most`."""
+    tables, used = np.zeros((_WORKERS, _SLOTS), dtype=np.uint64), np.zeros((_WORKERS, _SLOTS), dtype=np.bool_)
+    counts = np.zeros(_WORKERS, dtype=np.int64)
+    if bits.size:
+        _gather(bits, tables, used, counts, most)
+    else:
+        _gather_steps(indptr, sources, tables, used, counts, most)
+    found = np.unique(tables[used])
+    return found if counts.max() <= most and len(found) <= most else None
+
+
+def _lookup(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return a hash table of the values and the code that belongs to each slot."""
+    table, used = np.zeros(_SLOTS, dtype=np.uint64), np.zeros(_SLOTS, dtype=np.bool_)
+    codes = np.zeros(_SLOTS, dtype=np.uint16)
+    _fill(values, table, used, codes)
+    return table, codes
+
+
+@compiled
+def _slot(value: Any, table: Any, used: Any) -> Any:
+    """Return the slot of a value in a hash table with open addressing, or the free one where it belongs."""
+    place = (value * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(46)  # the upper 18 bits: 2^18 slots
+    while used[place] and table[place] != value:
+        place = (place + np.uint64(1)) & np.uint64(_SLOTS - 1)
+    return place
+
+
+@compiled_parallel
+def _gather(bits: Any, tables: Any, used: Any, counts: Any, most: int) -> None:
+    share = (bits.size + _WORKERS - 1) // _WORKERS
+    for worker in numba.prange(_WORKERS):
+        table, taken, count = tables[worker], used[worker], 0
+        for k in range(np.uint64(min(worker * share, bits.size)), np.uint64(min((worker + 1) * share, bits.size))):
+            place = _slot(bits[k], table, taken)
+            if not taken[place]:
+                table[place], taken[place] = bits[k], True
+                count += 1
+                if count > most:
+                    break
+        counts[worker] = count
+
+
+@compiled_parallel
+def _gather_steps(indptr: Any, sources: Any, tables: Any, used: Any, counts: Any, most: int) -> None:
+    n = indptr.size - 1
+    share = (n + _WORKERS - 1) // _WORKERS
+    for worker in numba.prange(_WORKERS):
+        table, taken, count = tables[worker], used[worker], 0
+        for j in range(np.uint64(min(worker * share, n)), np.uint64(min((worker + 1) * share, n))):
+            for k in range(indptr[j], indptr[j + np.uint64(1)]):
+                step = np.uint64(sources[k]) - j
+                place = _slot(step, table, taken)
+                if not taken[place]:
+                    table[place], taken[place] = step, True
+                    count += 1
+            if count > most:
+                break
+        counts[worker] = count
+
+
+@compiled
+def _fill(values: Any, table: Any, used: Any, codes: Any) -> None:
+    for code in range(values.size):
+        place = _slot(values[code], table, used)
+        table[place], used[place], codes[place] = values[code], True, code
+
+
+@compiled
+def _code(value: Any, table: Any, codes: Any) -> Any:
+    """Return the code of a value that is known to be in the table."""
+    place = (value * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(46)
+    while table[place] != value:
+        place = (place + np.uint64(1)) & np.uint64(_SLOTS - 1)
+    return codes[place]
+
+
+@compiled_parallel
+def _encode(bits: Any, table: Any, codes_of: Any, codes: Any) -> None:
+    """Write the code of each element.  Reads 8 bytes an element and writes 1 or 2."""
+    for chunk in numba.prange((bits.size + _CHUNK - 1) // _CHUNK):
+        for k in range(np.uint64(chunk * _CHUNK), np.uint64(min((chunk + 1) * _CHUNK, bits.size))):
+            codes[k] = _code(bits[k], table, codes_of)
+
+
+@compiled_parallel
+def _encode_steps(indptr: Any, sources: Any, table: Any, codes_of: Any, codes: Any) -> None:
+    """Write the code of each step from target to source.  Reads 4 bytes an entry and writes 1 or 2."""
+    for j in numba.prange(indptr.size - 1):
+        for k in range(indptr[j], indptr[j + 1]):
+            codes[k] = _code(np.uint64(sources[k]) - np.uint64(j), table, codes_of)
+
+
+@compiled_parallel
+def _decode(codes: Any, values: Any, array: Any) -> None:
+    for chunk in numba.prange((codes.size + _CHUNK - 1) // _CHUNK):
+        for k in range(np.uint64(chunk * _CHUNK), np.uint64(min((chunk + 1) * _CHUNK, codes.size))):
+            array[k] = values[codes[k]]
+
+
+@compiled_parallel
+def _decode_steps(indptr: Any, codes: Any, steps: Any, sources: Any) -> None:
+    for j in numba.prange(indptr.size - 1):
+        for k in range(indptr[j], indptr[j + 1]):
+            sources[k] = j + steps[codes[k]]

@@ -1,0 +1,501 @@
+"""Certificates: whatever is wrong with an answer is found, and right answers are never refused."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.linalg import expm
+
+import ctmc
+from ctmc.certificate import certify, imbalance, rounding_floor
+from ctmc.model import exchange
+from ctmc.model.elimination import gth
+from ctmc.model.generator import Generator
+from ctmc.model.qbd import QBD, MatrixGeometric
+from ctmc.problem import Stationary, Transient
+from ctmc.solution import Outcome, Status
+
+
+def random_rates(rng, size, decades=0.0, density=0.5):
+    """Rates of an irreducible chain: a ring, and more, spread over some decades."""
+    rates = np.where(rng.random((size, size)) < density, 10 ** rng.uniform(-decades, 0, (size, size)), 0.0)
+    ring = (np.arange(size), np.roll(np.arange(size), -1))
+    rates[ring] = 10 ** rng.uniform(-decades, 0, size)
+    np.fill_diagonal(rates, 0.0)
+    return rates
+
+
+def verdict(rates, pi, tolerance=1e-12, initial=None):
+    return certify(Stationary(Generator.from_matrix(rates), tolerance, initial), Outcome(pi))
+
+
+def normalised(weights):
+    return np.asarray(weights) / np.sum(weights)
+
+
+# ---- stationary: what every answer must be ----------------------------------------------------------------------------
+
+
+QUEUE = np.diag(np.full(5, 1.0), 1) + np.diag(np.full(5, 2.0), -1)
+RIGHT = normalised(0.5 ** np.arange(6))
+
+
+def test_right_answer():
+    proof = verdict(QUEUE, RIGHT)
+    assert proof.status is Status.CONVERGED
+    assert proof.defect < 1e-15
+    assert proof.error_bound is None
+    assert "within 1e-12" in proof.reason
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "words"),
+    [
+        (None, Status.BREAKDOWN, "NoneType"),
+        (RIGHT.tolist(), Status.BREAKDOWN, "list"),
+        (RIGHT[:5], Status.BREAKDOWN, "shape (5,), not a float64 array of shape (6,)"),
+        (RIGHT[None], Status.BREAKDOWN, "shape (1, 6)"),
+        (RIGHT.astype(np.float32), Status.BREAKDOWN, "float32"),
+        (RIGHT.astype(complex), Status.BREAKDOWN, "complex128"),
+        (RIGHT.astype(">f8"), Status.BREAKDOWN, ">f8"),
+        (np.array([np.nan, *RIGHT[1:]]), Status.NOT_FINITE, "1 entries are not finite"),
+        (np.array([np.inf, -np.inf, *RIGHT[2:]]), Status.NOT_FINITE, "2 entries"),
+        (RIGHT * (1 + 1e-11), Status.INACCURATE, "total probability is off 1 by 1e-11"),
+        (RIGHT * 0, Status.INACCURATE, "total probability is off 1 by -1"),
+        (-RIGHT, Status.INACCURATE, "off 1 by -2"),
+        (RIGHT[::-1].copy(), Status.INACCURATE, "recomputed defect"),
+        (np.full(6, 1 / 6), Status.INACCURATE, "recomputed defect"),
+        (np.array([1.0, 0, 0, 0, 0, 0]), Status.INACCURATE, "recomputed defect 2 "),
+    ],
+)
+def test_wrong_answers(answer, status, words):
+    proof = verdict(QUEUE, answer)
+    assert proof.status is status
+    assert words in proof.reason
+
+
+def test_a_negative_probability_is_named():
+    rates = np.array([[0, 1e-14, 1.0], [1.0, 0, 0], [1.0, 0, 0]])
+    pi = normalised([1.0, -1e-15, 1.0])
+    proof = verdict(rates, pi)
+    assert proof.status is Status.INACCURATE
+    assert "entry 1 is -5e-16" in proof.reason
+
+
+def test_defect_is_relative_to_the_flow():
+    """Failures at 1e-6, repairs at 1e4: relative to the largest rate, "always up" would score 2e-10."""
+    chain = Generator.from_matrix([[0, 1e-6], [1e4, 0]])
+    up = np.array([1.0, 0.0])
+    assert imbalance(chain.forward(up), up, chain) == pytest.approx(2.0, rel=1e-14)
+    proof = certify(Stationary(chain), Outcome(up))
+    assert proof.status is Status.INACCURATE
+    assert proof.defect == pytest.approx(2.0, rel=1e-14)
+    right = normalised([1e4, 1e-6])
+    assert certify(Stationary(chain), Outcome(right)).status is Status.CONVERGED
+
+
+def test_nothing_flows():
+    chain = Generator.from_matrix([[0.0]])
+    assert imbalance(np.zeros(1), np.ones(1), chain) == 0.0
+    assert certify(Stationary(chain), Outcome(np.ones(1))).status is Status.CONVERGED
+    assert certify(Stationary(chain), Outcome(np.full(1, 0.5))).status is Status.INACCURATE
+
+
+def test_tolerance_of_the_problem_rules():
+    pi = normalised(RIGHT * (1 + 1e-6 * np.cos(np.arange(6))))
+    assert verdict(QUEUE, pi, 1e-12).status is Status.INACCURATE
+    assert verdict(QUEUE, pi, 1e-5).status is Status.CONVERGED
+
+
+# ---- stationary: what a small defect does not prove ---------------------------------------------------------------------
+
+
+def blocks(couplings, size, seed=1931):
+    """Dense random blocks in a row, neighbours coupled at single transitions."""
+    rng = np.random.default_rng(seed)
+    count = len(couplings) + 1
+    rates = np.zeros((count * size,) * 2)
+    for k in range(count):
+        part = slice(k * size, (k + 1) * size)
+        rates[part, part] = rng.uniform(0.5, 1.5, (size, size))
+    for k, coupling in enumerate(couplings):
+        rates[(k + 1) * size - 1, (k + 1) * size] = coupling
+        rates[(k + 1) * size, (k + 1) * size - 1] = 2 * coupling
+    np.fill_diagonal(rates, 0.0)
+    return rates
+
+
+def with_wrong_masses(pi, size, factor=2.0):
+    """The first block has `factor` times its mass; inside the blocks everything is right."""
+    wrong = pi.copy()
+    wrong[:size] *= factor
+    return wrong / wrong.sum()
+
+
+@pytest.mark.parametrize("size", [3, 200])  # with every state a part, and with states put together
+@pytest.mark.parametrize("coupling", [1e-3, 1e-5, 1e-8, 1e-11, 1e-14])
+@pytest.mark.parametrize("count", [2, 3])
+def test_blocks_that_hardly_exchange_anything(size, coupling, count):
+    rates = blocks([coupling] * (count - 1), size)
+    right = gth(rates)
+    assert verdict(rates, right).status is Status.CONVERGED
+    wrong = verdict(rates, with_wrong_masses(right, size))
+    assert wrong.status is Status.INACCURATE
+    if coupling <= 1e-14:
+        assert wrong.defect < 1e-12
+        assert "parts of the chain do not balance" in wrong.reason
+
+
+@pytest.mark.parametrize("size", [3, 120])
+@pytest.mark.parametrize("couplings", [(1e-9, 1e-14), (1e-14, 1e-9), (1e-13, 1e-3, 1e-14), (1e-14, 1e-13, 1e-14, 1e-13)])
+def test_nested_scales(size, couplings):
+    """The blocks that exchange nearly nothing consist of blocks that exchange little."""
+    rates = blocks(couplings, size)
+    right = gth(rates)
+    assert verdict(rates, right).status is Status.CONVERGED
+    for first in range(1, len(couplings) + 1):
+        if couplings[first - 1] < 1e-12:
+            wrong = verdict(rates, with_wrong_masses(right, first * size, 1.01))
+            assert wrong.defect < 1e-12
+            assert wrong.status is Status.INACCURATE
+
+
+def test_masses_are_held_to_the_square_root_of_the_tolerance():
+    rates = blocks([1e-14], 4)
+    right = gth(rates)
+    assert verdict(rates, with_wrong_masses(right, 4, 1 + 3e-6)).status is Status.INACCURATE
+    assert verdict(rates, with_wrong_masses(right, 4, 1 + 3e-7)).status is Status.CONVERGED
+
+
+def double_well(size, depth):
+    """A walk in a potential with two wells, tilted to one: no transition is slow, but the ridge is hardly ever crossed."""
+    height = math.log(depth) * (1 - np.abs(np.linspace(-1, 1, size)))
+    steps = np.diff(height)
+    rates = np.diag(np.minimum(1, np.exp(steps)), 1) + np.diag(np.minimum(1, np.exp(-steps)), -1)
+    rates[size // 2, size // 2 - 1] *= 5
+    return rates
+
+
+@pytest.mark.parametrize("size", [61, 1201])
+@pytest.mark.parametrize("solver", ["power_iteration", "gmres", "gauss_seidel", "sparse_lu"])
+def test_two_wells_without_slow_transitions(size, solver):
+    rates = double_well(size, 1e-15)
+    right = gth(rates)
+    assert verdict(rates, right).status is Status.CONVERGED
+    assert verdict(rates, with_wrong_masses(right, size // 2)).status is Status.INACCURATE
+    if solver == "power_iteration" and size > 1000:
+        return
+    options = "(max_iterations=5000)" if solver in ("gauss_seidel", "gmres") else ""
+    solution = ctmc.solve(Stationary(Generator.from_matrix(rates)), solver + options, check=False)
+    assert not solution.converged or np.abs(solution.value - right).sum() < 1e-5
+
+
+@pytest.mark.parametrize("slow", [1, 400])
+def test_fast_states_do_not_hide_slow_ones(slow):
+    """Every slow transition matters to one of its ends, and still the fast pair has all the flow."""
+    size = slow + 3
+    rates = np.diag(np.full(size - 1, 1e-6), 1) + np.diag(np.full(size - 1, 3e-6), -1)
+    rates[:2, :2] = [[0, 1e7], [1e7, 0]]
+    right = gth(rates)
+    assert verdict(rates, right).status is Status.CONVERGED
+    wrong = verdict(rates, np.full(size, 1 / size))
+    assert wrong.defect < 1e-12
+    assert wrong.status is Status.INACCURATE
+    for solver in ("power_iteration", "gmres", "gauss_seidel"):  # each stops at its first iterate
+        assert ctmc.solve(Stationary(Generator.from_matrix(rates)), solver, check=False).status is Status.INACCURATE
+
+
+def test_slow_states_are_named():
+    """Above 300 states the fast pair is one part with all that hangs on it, so their own balance must tell."""
+    size = 403
+    rates = np.diag(np.full(size - 1, 1e-6), 1) + np.diag(np.full(size - 1, 3e-6), -1)
+    rates[:2, :2] = [[0, 1e7], [1e7, 0]]
+    proof = verdict(rates, np.full(size, 1 / size))
+    assert "exit rates of about 1e-6" in proof.reason
+    assert "their own flow" in proof.reason
+
+
+def test_many_light_classes_are_put_together():
+    """A queue whose long tail is lighter than any tolerance, and whose tail states exchange less than eps with the rest."""
+    size = 3000
+    rates = np.diag(np.full(size - 1, 0.5), 1) + np.diag(np.full(size - 1, 1.0), -1)
+    pi = normalised(0.5 ** np.arange(size))
+    proof = verdict(rates, pi)
+    assert pi[-1] < 1e-300 or pi[-1] == 0
+    assert proof.status is Status.CONVERGED
+
+
+def test_more_classes_than_parts():
+    """2,500 pairs, each pair exchanging 1e-13 with its neighbours: more slow classes than are looked at one by one."""
+    pairs = 2500
+    inside = np.tile([1.0, 1e-13], pairs)[:-1]
+    back = np.tile([2.0, 1e-13], pairs)[:-1]
+    low = np.arange(2 * pairs - 1)
+    chain = Generator.from_transitions(
+        np.concatenate([low, low + 1]),
+        np.concatenate([low + 1, low]),
+        np.concatenate([inside, back]),
+        ctmc.model.state_space.Lattice((2 * pairs - 1,)),
+    )
+    weights = np.concatenate([[0.0], np.cumsum(np.log(inside / back))])
+    right = normalised(np.exp(weights - weights.max()))
+    part_of = exchange.parts(chain, right, 1e-6)
+    assert part_of.max() + 1 == exchange.MOST_PARTS
+    assert certify(Stationary(chain), Outcome(right)).status is Status.CONVERGED
+    wrong = normalised(right * np.where(np.arange(2 * pairs) < pairs, 1.0, 1.5))
+    proof = certify(Stationary(chain), Outcome(wrong))
+    assert proof.defect < 1e-12
+    assert proof.status is Status.INACCURATE
+
+
+def test_parts_follow_the_wells_and_do_not_depend_on_where_the_ridge_is():
+    for size in (1001, 2000):
+        rates = double_well(size, 1e-10)
+        chain = Generator.from_matrix(rates)
+        part_of = exchange.parts(chain, gth(rates), 1e-6)
+        assert part_of.max() == 1
+        assert len(set(part_of[: size // 2 - 5].tolist())) == 1
+        assert len(set(part_of[size // 2 + 5 :].tolist())) == 1
+        assert part_of[0] != part_of[-1]
+
+
+def test_flows_between_parts():
+    rates = blocks([1e-3], 3)
+    chain = Generator.from_matrix(rates)
+    pi = gth(rates)
+    flows = exchange.flows_between(chain, pi, np.repeat(np.arange(2, dtype=np.int32), 3))
+    assert flows[0, 1] == pytest.approx(pi[2] * 1e-3, rel=1e-14)
+    assert flows[1, 0] == pytest.approx(pi[3] * 2e-3, rel=1e-14)
+    assert flows.sum() == pytest.approx(pi @ chain.exit_rates, rel=1e-13)
+
+
+def test_no_flow_out_of_a_part_is_no_balance():
+    """The exit states of the first block have exactly no probability: there is nothing to compare, so nothing is proven."""
+    rates = blocks([1e-15], 3)
+    pi = gth(rates)
+    pi[2] = 0.0
+    rates[2, :2], rates[:2, 2] = 1e-17, 1e-17
+    assert verdict(rates, normalised(pi)).status is Status.INACCURATE
+
+
+@pytest.mark.parametrize("decades", [0, 3, 10, 20])
+def test_elimination_is_never_refused(decades):
+    """Several hundred random chains, with rates over many decades."""
+    rng = np.random.default_rng(60_000 + decades)
+    for _ in range(100):
+        size = int(rng.integers(2, 40))
+        rates = random_rates(rng, size, decades, density=rng.uniform(0.05, 1))
+        proof = verdict(rates, gth(rates))
+        assert proof.status is Status.CONVERGED, proof.reason
+
+
+def test_elimination_is_never_refused_on_larger_chains():
+    rng = np.random.default_rng(7_019)
+    for decades in (0, 6, 15):
+        rates = random_rates(rng, 420, decades, density=0.02)
+        proof = verdict(rates, gth(rates))
+        assert proof.status is Status.CONVERGED, proof.reason
+
+
+def test_usual_answers_of_iterative_methods_are_not_refused():
+    rng = np.random.default_rng(8_111)
+    for size in (12, 150, 400):
+        model = Generator.from_matrix(random_rates(rng, size, 2.0, density=0.1))
+        for solver in ("gmres", "gauss_seidel", "sparse_lu"):
+            assert ctmc.solve(Stationary(model), solver).converged
+
+
+# ---- stationary: reducible chains ---------------------------------------------------------------------------------------
+
+
+def two_ends(fast=1.0, slow=1.0):
+    """State 0 goes to a pair (1, 2) or a pair (3, 4), one time out of three and two out of three."""
+    rates = np.zeros((5, 5))
+    rates[0, [1, 3]] = 1.0, 2.0
+    rates[1, 2], rates[2, 1] = fast, 3 * fast
+    rates[3, 4], rates[4, 3] = slow, slow
+    return rates
+
+
+TWO_ENDS = np.array([0, 1 / 4, 1 / 12, 1 / 3, 1 / 3])
+
+
+def test_mixture_of_classes():
+    assert verdict(two_ends(), TWO_ENDS, initial=(0,)).status is Status.CONVERGED
+    swapped = np.array([0, 1 / 2, 1 / 6, 1 / 6, 1 / 6])
+    proof = verdict(two_ends(), swapped, initial=(0,))
+    assert proof.defect < 1e-15
+    assert proof.status is Status.INACCURATE
+    assert "weights of the recurrent classes are off by up to 0.67" in proof.reason
+    assert verdict(two_ends(), swapped).status is Status.CONVERGED  # without a start any mixture is stationary
+
+
+def test_a_slow_class_is_not_hidden_by_a_fast_one():
+    proof = verdict(two_ends(1e8, 1e-8), np.array([0, 1 / 4, 1 / 12, 2 / 3, 0]), initial=(0,))
+    assert proof.defect == pytest.approx(2.0)
+    assert proof.status is Status.INACCURATE
+    assert verdict(two_ends(1e8, 1e-8), TWO_ENDS, initial=(0,)).status is Status.CONVERGED
+
+
+def test_slow_exchange_inside_a_class_of_a_reducible_chain():
+    rates = np.zeros((9, 9))
+    rates[0, 1] = 1.0
+    rates[1:, 1:] = blocks([1e-14], 4)
+    right = np.concatenate([[0], gth(rates[1:, 1:])])
+    assert verdict(rates, right, initial=(0,)).status is Status.CONVERGED
+    assert verdict(rates, with_wrong_masses(right, 5), initial=(0,)).status is Status.INACCURATE
+
+
+def test_probability_left_in_a_slow_transient_state():
+    rates = np.zeros((3, 3))
+    rates[0, 1], rates[1, 0], rates[1, 2] = 1.0, 1.0, 1e-15
+    assert verdict(rates, np.array([0.0, 0, 1])).status is Status.CONVERGED
+    proof = verdict(rates, np.array([0.5, 0.5, 0]))
+    assert proof.defect < 1e-14
+    assert proof.status is Status.INACCURATE
+    assert "transient states have the probability 1" in proof.reason
+
+
+# ---- QBD ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def queue():
+    model = QBD.from_blocks(
+        np.diag([0.2, 1.5]), [[-2.3, 0.1], [0.2, -4.7]], np.diag([2.0, 3.0])
+    )  # M/M/1 in a random environment
+    return Stationary(model), ctmc.solve(Stationary(model)).value
+
+
+def changed(answer, **parts):
+    return MatrixGeometric(**{"boundary": answer.boundary, "r": answer.r, "g": answer.g, **parts})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "status", "words"),
+    [
+        (lambda a: a.boundary[0], Status.BREAKDOWN, "is a ndarray, not a MatrixGeometric"),
+        (lambda a: changed(a, boundary=(*a.boundary, a.boundary[0])), Status.BREAKDOWN, "2 levels, not 1"),
+        (lambda a: changed(a, boundary=()), Status.BREAKDOWN, "0 levels, not 1"),
+        (lambda a: changed(a, boundary=(a.boundary[0][:1],)), Status.BREAKDOWN, "shape (1,)"),
+        (lambda a: changed(a, r=a.r.astype(np.float32)), Status.BREAKDOWN, "float32"),
+        (lambda a: changed(a, boundary=(a.boundary[0] * np.nan,)), Status.NOT_FINITE, "2 entries"),
+        (lambda a: changed(a, r=a.r * np.inf), Status.NOT_FINITE, "not finite"),
+        (lambda a: changed(a, r=a.r / a.decay_rate), Status.INACCURATE, "spectral radius of R is 1"),
+        (lambda a: changed(a, r=a.r * 3), Status.INACCURATE, "spectral radius of R is 1."),
+        (lambda a: changed(a, r=a.r - 1), Status.INACCURATE, "R has the entry -"),
+        (lambda a: changed(a, r=a.r.T.copy()), Status.INACCURATE, ""),
+        (lambda a: changed(a, boundary=(a.boundary[0] * 1.1,)), Status.INACCURATE, "off 1 by 0.1"),
+        (lambda a: changed(a, boundary=(a.boundary[0][::-1].copy(),)), Status.INACCURATE, ""),
+        (lambda a: changed(a, g=np.eye(2)[:1]), Status.BREAKDOWN, "shape (1, 2)"),
+        (lambda a: changed(a, g=a.g * (1 - 1e-11)), Status.INACCURATE, "row sums of G are off 1 by 1e-11"),
+        (lambda a: changed(a, g=np.array([[1.5, -0.5], [0, 1.0]])), Status.INACCURATE, "its least entry is -0.5"),
+    ],
+)
+def test_wrong_matrix_geometric_answers(queue, spoil, status, words):
+    problem, right = queue
+    assert certify(problem, Outcome(right)).status is Status.CONVERGED
+    proof = certify(problem, Outcome(spoil(right)))
+    assert proof.status is status
+    assert words in proof.reason
+
+
+# ---- transient --------------------------------------------------------------------------------------------------------
+
+
+TIMES = [0.0, 0.5, 3.0]
+
+
+def exact(rates, begin, times):
+    """Distributions and their integrals, from one matrix exponential of twice the size."""
+    size = len(rates)
+    matrix = np.asarray(rates) - np.diag(np.sum(rates, axis=1))
+    double = np.zeros((2 * size, 2 * size))
+    double[:size, :size], double[:size, size:] = matrix, np.eye(size)
+    found = [begin @ expm(double * time)[:size] for time in times]
+    return np.array([row[:size] for row in found]), np.array([row[size:] for row in found])
+
+
+WALK = np.array([[0, 1.0, 0.5], [2.0, 0, 0.0], [0.3, 1.0, 0]])
+BEGIN = np.array([1.0, 0, 0])
+P, L = exact(WALK, BEGIN, TIMES)
+OVER_TIME = Transient(Generator.from_matrix(WALK), initial=(0,), times=TIMES)
+
+
+def test_right_distributions_over_time():
+    proof = certify(OVER_TIME, Outcome(P, integrals=L, error_bound=1e-14))
+    assert proof.status is Status.CONVERGED
+    assert proof.defect < 1e-14
+    assert proof.error_bound == pytest.approx(1e-14, rel=1)
+    assert certify(OVER_TIME, Outcome(P, integrals=L)).error_bound is None  # nothing was proven
+
+
+def off(array, place, amount):
+    array = array.copy()
+    array[place] += amount
+    return array
+
+
+def shifted(array, amount):
+    """Mass moved from the first to the second state at the last time."""
+    return off(off(array, (2, 0), -amount), (2, 1), amount)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "words"),
+    [
+        (Outcome(P), Status.BREAKDOWN, "no integrals"),
+        (Outcome(P[:2], integrals=L), Status.BREAKDOWN, "shape (2, 3), not a float64 array of shape (3, 3)"),
+        (Outcome(P, integrals=L[:, :2]), Status.BREAKDOWN, "shape (3, 2)"),
+        (Outcome(P.tolist(), integrals=L), Status.BREAKDOWN, "list"),
+        (Outcome(P.astype(np.float32), integrals=L), Status.BREAKDOWN, "float32"),
+        (Outcome(P * np.nan, integrals=L), Status.NOT_FINITE, "9 entries"),
+        (Outcome(P, integrals=off(L, (1, 1), np.inf)), Status.NOT_FINITE, "1 entries"),
+        (Outcome(off(P, (1, 0), 1e-9), integrals=L), Status.INACCURATE, "total probability is off 1 by 1e-09"),
+        (Outcome(shifted(P, 0.9), integrals=L), Status.INACCURATE, "entry 0 is -"),
+        (Outcome(shifted(P, 1e-9), integrals=L), Status.INACCURATE, "recomputed defect 2e-09"),
+        (Outcome(P[[0, 2, 1]], integrals=L), Status.INACCURATE, "recomputed defect"),
+        (Outcome(P, integrals=off(L, (2, 2), 1e-8)), Status.INACCURATE, "the integral up to t = 3 has mass"),
+        (Outcome(P, integrals=0 * L), Status.INACCURATE, "the integral up to t = 0.5 has mass"),
+        (Outcome(P, integrals=shifted(L, 1e-8)), Status.INACCURATE, "recomputed defect"),
+        (Outcome(P, integrals=shifted(L, 3.0)), Status.INACCURATE, "entry 0 is -"),
+        (Outcome(P, integrals=L, error_bound=2e-10), Status.INACCURATE, "own error bound 2e-10"),
+        (Outcome(P, integrals=L, error_bound=math.nan), Status.INACCURATE, "own error bound nan"),
+        (Outcome(P, integrals=L, error_bound=math.inf), Status.INACCURATE, "own error bound inf"),
+    ],
+)
+def test_wrong_distributions_over_time(outcome, status, words):
+    proof = certify(OVER_TIME, outcome)
+    assert proof.status is status
+    assert words in proof.reason
+
+
+def test_integrals_never_shrink():
+    """Distributions that fit integrals which take time back from a state."""
+    chain = Generator.from_matrix(WALK)
+    integrals = np.array([[0.5, 0, 0], [0.4, 0.3, 0.0]])
+    p = np.array([BEGIN + chain.forward(row) for row in integrals])
+    assert p.min() >= 0
+    proof = certify(Transient(chain, initial=(0,), times=[0.5, 0.7]), Outcome(p, integrals=integrals))
+    assert proof.status is Status.INACCURATE
+    assert "smaller than an earlier one" in proof.reason
+
+
+def test_rounding_floor():
+    """At rate x time = 1e9 nothing better than 2e-6 can be had, so that is what is asked, and what is told."""
+    rates = np.array([[0, 1e6], [1e6, 0]])
+    chain = Generator.from_matrix(rates)
+    time = 1e3
+    floor = rounding_floor(chain.uniformization_rate, time)
+    assert floor == pytest.approx(8 * 2.0**-52 * 1e9)
+    p, half = np.array([[0.5, 0.5]]), 0.5 * time
+    integrals = np.array([[half + 0.25e-6, half - 0.25e-6]])
+    problem = Transient(chain, initial=(0,), times=[time])
+    proof = certify(problem, Outcome(p + [[2e-7, -2e-7]], integrals=integrals, error_bound=1e-12))
+    assert problem.tolerance < proof.defect < floor
+    assert proof.status is Status.CONVERGED
+    assert proof.error_bound == floor
+    assert "rounding floor" in proof.reason
+    assert certify(problem, Outcome(p + [[2e-6, -2e-6]], integrals=integrals)).status is Status.INACCURATE

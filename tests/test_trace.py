@@ -1,0 +1,229 @@
+"""The one stopping rule: every status, stagnation, limits, warm starts, the monitor and the history."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from ctmc.errors import ModelError
+from ctmc.model.generator import ProductCounter
+from ctmc.solution import HISTORY, Status
+from ctmc.trace import Trace
+
+MANY = 1_000_000
+
+
+def feed(trace, defects, **options):
+    """Give the trace defects until it stops; the number of calls."""
+    for calls, defect in enumerate(defects, start=1):
+        if trace.finished(defect, **{"limit": MANY, **options}):
+            return calls
+    return None
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still until it is moved."""
+    now = [100.0]
+    monkeypatch.setattr("ctmc.trace.time.perf_counter", lambda: now[0])
+    return now
+
+
+def test_before_anything_was_seen():
+    trace = Trace(1e-12)
+    assert trace.status is Status.BREAKDOWN
+    assert trace.iteration == 0
+    assert trace.history.shape == (0,)
+    assert trace.history.dtype == HISTORY
+
+
+@pytest.mark.parametrize("last", [1e-12, 3e-13, 0.0])
+def test_converged_at_the_tolerance(last):
+    trace = Trace(1e-12)
+    assert feed(trace, [1.0, 1.0000001e-12, last, 0.0]) == 3
+    assert trace.status is Status.CONVERGED
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_not_finite(bad):
+    trace = Trace(1e-12)
+    assert feed(trace, [1.0, bad, 0.0]) == 2
+    assert trace.status is Status.NOT_FINITE
+
+
+@pytest.mark.parametrize(("limit", "calls"), [(1, 2), (5, 6)])
+def test_iteration_limit_counts_iterations_and_not_calls(limit, calls):
+    trace = Trace(1e-12)
+    assert feed(trace, [0.5] * 20, limit=limit) == calls  # the first call is for the start
+    assert trace.status is Status.ITERATION_LIMIT
+    assert trace.iteration == limit
+
+
+def test_several_iterations_between_two_calls():
+    trace = Trace(1e-12)
+    assert feed(trace, [0.5] * 20, limit=20, iterations=8) == 4
+    assert trace.history["iteration"].tolist() == [0, 8, 16, 24]
+
+
+def test_a_last_step_that_converges_is_no_iteration_limit():
+    trace = Trace(1e-12)
+    assert feed(trace, [1.0, 1e-13], limit=1) == 2
+    assert trace.status is Status.CONVERGED
+
+
+def test_time_limit(clock):
+    trace = Trace(1e-12, time_limit=5.0)
+    assert trace.remaining == 5.0
+    clock[0] += 5.0
+    assert not trace.finished(1.0, limit=MANY)
+    clock[0] += 0.5
+    assert trace.remaining == 1e-3  # never nothing, so that it can be handed on
+    assert trace.elapsed == 5.5
+    assert trace.finished(1.0, limit=MANY)
+    assert trace.status is Status.TIME_LIMIT
+    assert Trace(1e-12).remaining is None
+
+
+@pytest.mark.parametrize("limit", [0, -1, 0.0, math.nan, True, "5", [1.0]])
+def test_bad_time_limits(limit):
+    with pytest.raises(ModelError, match=r"time_limit is .*; allowed is a positive number of seconds"):
+        Trace(1e-12, time_limit=limit)
+
+
+def test_monitor_sees_everything_and_can_stop():
+    seen = []
+
+    def monitor(iteration, defect):
+        seen.append((iteration, defect))
+        return iteration == 2
+
+    trace = Trace(1e-12, monitor=monitor)
+    assert feed(trace, [0.5, 0.25, 0.125, 0.0625]) == 3
+    assert trace.status is Status.STOPPED
+    assert seen == [(0, 0.5), (1, 0.25), (2, 0.125)]
+    assert all(type(iteration) is int and type(defect) is float for iteration, defect in seen)
+
+
+@pytest.mark.parametrize("answer", [None, False, 0, ""])
+def test_a_monitor_that_says_nothing_does_not_stop(answer):
+    assert feed(Trace(1e-12, monitor=lambda iteration, defect: answer), [0.5] * 9) is None
+
+
+def test_convergence_comes_before_the_monitor():
+    trace = Trace(1e-12, monitor=lambda iteration, defect: True)
+    assert trace.finished(1e-13, limit=MANY)
+    assert trace.status is Status.CONVERGED
+
+
+# ---- stagnation -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("level", "patience"), [(1e-10, 1000), (1e-3, 10_000)])
+def test_stagnation(level, patience):
+    """Rounding is met soon; above it, probability may still be on its way through a long chain."""
+    trace = Trace(1e-12)
+    assert feed(trace, [level] * (2 * patience)) == patience + 1
+    assert trace.status is Status.STAGNATED
+
+
+def test_a_tenth_of_a_percent_in_the_last_half_is_progress_enough():
+    falling = 1e-3 * 0.5 ** (np.arange(60_000) / 30_000)
+    assert feed(Trace(1e-12), falling) is None
+    assert feed(Trace(1e-12), 1e-3 * 0.9995 ** (np.arange(60_000) / 15_000)) is not None
+
+
+def test_patience_grows_with_the_iterations_made():
+    defects = [1e-3 * 0.998**k for k in range(4000)]  # falls until 4000 ..
+    trace = Trace(1e-12)
+    assert feed(trace, [*defects, *[defects[-1]] * 20_000]) == 3999 + 10_000 + 1
+    trace = Trace(1e-12)
+    defects = [1e-10 * 0.9985**k for k in range(3000)]
+    stay = feed(trace, [*defects, *[defects[-1]] * 20_000])
+    assert trace.status is Status.STAGNATED
+    assert stay - 3000 >= 2998  # as long again as it took to get there
+
+
+def test_a_rise_is_no_progress():
+    rng = np.random.default_rng(4711)
+    trace = Trace(1e-12)
+    assert feed(trace, [1e-10, *(1e-10 * (1 + rng.random(5000)))]) == 1001
+    assert trace.status is Status.STAGNATED
+
+
+def test_methods_that_stay_put_for_long_can_say_so():
+    trace = Trace(1e-12)
+    assert feed(trace, [1.0] * 30_000, stagnates=False) is None
+    assert trace.finished(1e-13, limit=MANY, stagnates=False)
+    assert trace.status is Status.CONVERGED
+
+
+# ---- warm start -----------------------------------------------------------------------------------------------------
+
+
+def test_default_start():
+    default = np.array([0.5, 0.5])
+    assert Trace(1e-12).start(default) is default
+
+
+def test_warm_start_is_scaled_and_copied():
+    given = np.array([3, 1])
+    first = Trace(1e-12, start=given).start(np.array([0.5, 0.5]))
+    assert first.tolist() == [0.75, 0.25]
+    first[0] = 0
+    assert given.tolist() == [3, 1]
+    assert Trace(1e-12, start=[3, 1]).start(np.array([1.0, 1.0])).tolist() == [1.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        (np.ones(3), ["shape (3,)", "(2,)"]),
+        (np.ones((2, 1)), ["shape (2, 1)"]),
+        (1.0, ["shape ()"]),
+        (np.array([1.0, -1e-300]), ["start[1] is -1e-300", ">= 0"]),
+        (np.array([np.nan, 1.0]), ["start[0] is nan", "finite"]),
+        (np.array([0.0, np.inf]), ["start[1] is inf"]),
+        (np.zeros(2), ["sums to 0.0", "positive"]),
+        (np.array([1e308, 1.7e308]), ["sums to inf", "finite"]),
+        ("ab", ["not a vector of real numbers"]),
+        ([[1.0], [1.0, 2.0]], ["not a vector of real numbers"]),
+        (np.array([1j, 1.0]), ["not a vector of real numbers"]),
+    ],
+)
+def test_bad_starts(start, words):
+    with pytest.raises(ModelError) as caught:
+        Trace(1e-12, start=start).start(np.array([0.5, 0.5]))
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+# ---- history --------------------------------------------------------------------------------------------------------
+
+
+def test_history(clock):
+    counter = ProductCounter()
+    trace = Trace(1e-3, counter=counter)
+    for step, defect in enumerate([0.5, 0.75, 1e-4]):
+        clock[0] += 2.0
+        counter.products += 3
+        assert trace.finished(defect, limit=MANY) == (step == 2)
+    history = trace.history
+    assert history.dtype == HISTORY
+    assert history["iteration"].tolist() == [0, 1, 2]
+    assert history["seconds"].tolist() == [2.0, 4.0, 6.0]
+    assert history["products"].tolist() == [3, 6, 9]
+    assert history["defect"].tolist() == [0.5, 0.75, 1e-4]
+
+
+def test_history_only_goes_up():
+    trace = Trace(1e-12)
+    feed(trace, np.random.default_rng(3).random(500) + 0.1)
+    for column in ("iteration", "seconds", "products"):
+        assert (np.diff(trace.history[column]) >= 0).all()
+
+
+def test_debug_log_tells_the_end(caplog):
+    with caplog.at_level("DEBUG", logger="ctmc.trace"):
+        feed(Trace(1e-3), [1.0, 1e-4])
+    assert caplog.messages == ["CONVERGED after 1 iterations, defect 0.0001"]
