@@ -108,7 +108,7 @@ def make_solver(given: Any) -> Solver:
         return given
     match = re.fullmatch(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", given, flags=re.DOTALL)
     if match is None:
-        raise ModelError(f"solver is {printable(given)!r}; allowed is NAME or NAME(option=value, ...).")
+        raise ModelError(f"solver is {_short(given)!r}; allowed is NAME or NAME(option=value, ...).")
     options = _options(given, match[2] or "")
     return solver_with(match[1], options)
 
@@ -190,8 +190,13 @@ def _options(given: str, text: str) -> dict[str, Any]:
         return {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         raise ModelError(
-            f"solver is {printable(given)!r}; options are written as NAME(option=value, ...) with plain values."
+            f"solver is {_short(given)!r}; options are written as NAME(option=value, ...) with plain values."
         ) from None
+
+
+def _short(text: str) -> str:
+    shown = printable(text)
+    return shown if len(shown) <= 80 else shown[:77] + "..."
 
 
 def _load(kind: str, name: str, places: dict[str, str]) -> Any:

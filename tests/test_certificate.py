@@ -14,6 +14,7 @@ from ctmc.model import exchange
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
 from ctmc.model.qbd import QBD, MatrixGeometric
+from ctmc.model.state_space import Lattice
 from ctmc.problem import Stationary, Transient
 from ctmc.solution import Outcome, Status
 
@@ -134,7 +135,7 @@ def with_wrong_masses(pi, size, factor=2.0):
     return wrong / wrong.sum()
 
 
-@pytest.mark.parametrize("size", [3, 200])  # with every state a part, and with states put together
+@pytest.mark.parametrize("size", [3, 300])  # compared with elimination, and put together into parts
 @pytest.mark.parametrize("coupling", [1e-3, 1e-5, 1e-8, 1e-11, 1e-14])
 @pytest.mark.parametrize("count", [2, 3])
 def test_blocks_that_hardly_exchange_anything(size, coupling, count):
@@ -148,8 +149,10 @@ def test_blocks_that_hardly_exchange_anything(size, coupling, count):
         assert "parts of the chain do not balance" in wrong.reason
 
 
-@pytest.mark.parametrize("size", [3, 120])
-@pytest.mark.parametrize("couplings", [(1e-9, 1e-14), (1e-14, 1e-9), (1e-13, 1e-3, 1e-14), (1e-14, 1e-13, 1e-14, 1e-13)])
+@pytest.mark.parametrize("size", [3, 270])
+@pytest.mark.parametrize(
+    "couplings", [(1e-9, 1e-14), (1e-14, 1e-9), (1e-13, 1e-3, 1e-14), (1e-14, 1e-13, 1e-14, 1e-13)]
+)
 def test_nested_scales(size, couplings):
     """The blocks that exchange nearly nothing consist of blocks that exchange little."""
     rates = blocks(couplings, size)
@@ -179,20 +182,27 @@ def double_well(size, depth):
 
 
 @pytest.mark.parametrize("size", [61, 1201])
-@pytest.mark.parametrize("solver", ["power_iteration", "gmres", "gauss_seidel", "sparse_lu"])
-def test_two_wells_without_slow_transitions(size, solver):
-    rates = double_well(size, 1e-15)
+@pytest.mark.parametrize("depth", [1e-7, 1e-10, 1e-13])
+def test_two_wells_without_slow_transitions(size, depth):
+    rates = double_well(size, depth)
     right = gth(rates)
     assert verdict(rates, right).status is Status.CONVERGED
-    assert verdict(rates, with_wrong_masses(right, size // 2)).status is Status.INACCURATE
-    if solver == "power_iteration" and size > 1000:
-        return
-    options = "(max_iterations=5000)" if solver in ("gauss_seidel", "gmres") else ""
+    for place in (size // 2 - 20, size // 2, size // 2 + 7):  # wherever on the ridge the masses stop to fit
+        assert verdict(rates, with_wrong_masses(right, place)).status is Status.INACCURATE
+
+
+@pytest.mark.parametrize("size", [61, 1201])
+@pytest.mark.parametrize("solver", ["power_iteration", "gmres", "gauss_seidel", "sparse_lu"])
+def test_no_solver_gets_away_with_the_masses_of_two_wells(size, solver):
+    """All of them come to a defect below 1e-12 with half of the mass in the wrong well."""
+    rates = double_well(size, 1e-13)
+    options = "" if solver == "sparse_lu" else "(max_iterations=300)"
     solution = ctmc.solve(Stationary(Generator.from_matrix(rates)), solver + options, check=False)
-    assert not solution.converged or np.abs(solution.value - right).sum() < 1e-5
+    assert solution.status is not Status.CONVERGED
+    assert np.abs(solution.value - gth(rates)).sum() > 1e-5
 
 
-@pytest.mark.parametrize("slow", [1, 400])
+@pytest.mark.parametrize("slow", [1, 600])
 def test_fast_states_do_not_hide_slow_ones(slow):
     """Every slow transition matters to one of its ends, and still the fast pair has all the flow."""
     size = slow + 3
@@ -208,8 +218,8 @@ def test_fast_states_do_not_hide_slow_ones(slow):
 
 
 def test_slow_states_are_named():
-    """Above 300 states the fast pair is one part with all that hangs on it, so their own balance must tell."""
-    size = 403
+    """Above 500 states the fast pair is one part with all that hangs on it, so their own balance must tell."""
+    size = 603
     rates = np.diag(np.full(size - 1, 1e-6), 1) + np.diag(np.full(size - 1, 3e-6), -1)
     rates[:2, :2] = [[0, 1e7], [1e7, 0]]
     proof = verdict(rates, np.full(size, 1 / size))
@@ -227,27 +237,47 @@ def test_many_light_classes_are_put_together():
     assert proof.status is Status.CONVERGED
 
 
-def test_more_classes_than_parts():
-    """2,500 pairs, each pair exchanging 1e-13 with its neighbours: more slow classes than are looked at one by one."""
-    pairs = 2500
-    inside = np.tile([1.0, 1e-13], pairs)[:-1]
-    back = np.tile([2.0, 1e-13], pairs)[:-1]
+def pairs_in_a_row(pairs, forward):
+    """Pairs of states with masses 2 : 1, joined by transitions at these rates forwards and half of them backwards."""
+    up, down = np.empty(2 * pairs - 1), np.empty(2 * pairs - 1)
+    up[::2], down[::2] = 1.0, 2.0
+    up[1::2], down[1::2] = forward, forward / 2
     low = np.arange(2 * pairs - 1)
-    chain = Generator.from_transitions(
+    return Generator.from_transitions(
         np.concatenate([low, low + 1]),
         np.concatenate([low + 1, low]),
-        np.concatenate([inside, back]),
-        ctmc.model.state_space.Lattice((2 * pairs - 1,)),
+        np.concatenate([up, down]),
+        Lattice((2 * pairs - 1,)),
     )
-    weights = np.concatenate([[0.0], np.cumsum(np.log(inside / back))])
-    right = normalised(np.exp(weights - weights.max()))
-    part_of = exchange.parts(chain, right, 1e-6)
-    assert part_of.max() + 1 == exchange.MOST_PARTS
+
+
+@pytest.mark.parametrize("scales", [(1e-13,), (1e-7, 1e-14)])
+def test_more_parts_than_are_compared_with_elimination(scales):
+    """2,500 slow pairs in a row, in one case in groups of pairs that are slow among the slow."""
+    pairs = 2500
+    forward = np.full(pairs - 1, scales[0])
+    forward[4::5] = scales[-1]
+    chain = pairs_in_a_row(pairs, forward)
+    right = np.tile([2.0, 1.0], pairs) / (3 * pairs)
+    assert exchange.parts(chain, right, 1e-6).max() + 1 == pairs
     assert certify(Stationary(chain), Outcome(right)).status is Status.CONVERGED
-    wrong = normalised(right * np.where(np.arange(2 * pairs) < pairs, 1.0, 1.5))
-    proof = certify(Stationary(chain), Outcome(wrong))
-    assert proof.defect < 1e-12
-    assert proof.status is Status.INACCURATE
+    for place, factor in ((2 * 1250, 1.5), (2 * 1245, 1.001), (10, 10.0)):
+        proof = certify(Stationary(chain), Outcome(with_wrong_masses(right, place, factor)))
+        assert proof.defect < 1e-12
+        assert proof.status is Status.INACCURATE
+
+
+def test_light_parts_do_not_matter():
+    """A trap of mass 1e-9 that is hardly ever left: its mass may be off by half."""
+    size = 600
+    rates = np.zeros((size + 2, size + 2))
+    rates[:size, :size] = blocks([], size)
+    rates[0, size], rates[size, 0] = 1e-15, 1e-9
+    rates[size, size + 1] = rates[size + 1, size] = 1.0
+    right = gth(rates)
+    assert 1e-10 < right[size:].sum() < 1e-8
+    assert verdict(rates, right).status is Status.CONVERGED
+    assert verdict(rates, with_wrong_masses(right, size, 1.5)).status is Status.CONVERGED
 
 
 def test_parts_follow_the_wells_and_do_not_depend_on_where_the_ridge_is():
@@ -261,23 +291,32 @@ def test_parts_follow_the_wells_and_do_not_depend_on_where_the_ridge_is():
         assert part_of[0] != part_of[-1]
 
 
-def test_flows_between_parts():
+def test_chain_between_parts():
     rates = blocks([1e-3], 3)
     chain = Generator.from_matrix(rates)
     pi = gth(rates)
-    flows = exchange.flows_between(chain, pi, np.repeat(np.arange(2, dtype=np.int32), 3))
-    assert flows[0, 1] == pytest.approx(pi[2] * 1e-3, rel=1e-14)
-    assert flows[1, 0] == pytest.approx(pi[3] * 2e-3, rel=1e-14)
-    assert flows.sum() == pytest.approx(pi @ chain.exit_rates, rel=1e-13)
+    halves = np.repeat(np.arange(2, dtype=np.int32), 3)
+    whole, masses = exchange.between_parts(chain, pi, halves)
+    assert masses == pytest.approx([pi[:3].sum(), pi[3:].sum()], rel=1e-14)
+    assert whole.exit_rates == pytest.approx([pi[2] / masses[0] * 1e-3, pi[3] / masses[1] * 2e-3], rel=1e-14)
+    # parts so light that their flow underflows, and parts without any mass
+    light, _ = exchange.between_parts(chain, np.concatenate([pi[:3], pi[3:] * 1e-300]), halves)
+    assert light.exit_rates == pytest.approx(whole.exit_rates, rel=1e-13)
+    nothing, _ = exchange.between_parts(chain, np.concatenate([pi[:3], np.zeros(3)]), halves)
+    assert nothing.exit_rates[1] == pytest.approx(2e-3 / 3, rel=1e-14)
 
 
-def test_no_flow_out_of_a_part_is_no_balance():
-    """The exit states of the first block have exactly no probability: there is nothing to compare, so nothing is proven."""
-    rates = blocks([1e-15], 3)
+def test_nothing_flows_out_of_a_part():
+    """The exit state of the first block has exactly no probability: there is nothing to compare, so nothing is proven."""
+    size = 300
+    rates = blocks([1e-14], size)
+    rates[size - 1, : size - 1] = rates[: size - 1, size - 1] = 1e-20
     pi = gth(rates)
-    pi[2] = 0.0
-    rates[2, :2], rates[:2, 2] = 1e-17, 1e-17
-    assert verdict(rates, normalised(pi)).status is Status.INACCURATE
+    pi[size - 1] = 0.0
+    proof = verdict(rates, normalised(pi), 1e-6)
+    assert proof.defect < 1e-6
+    assert proof.status is Status.INACCURATE
+    assert "off by nan" in proof.reason
 
 
 @pytest.mark.parametrize("decades", [0, 3, 10, 20])
@@ -294,14 +333,14 @@ def test_elimination_is_never_refused(decades):
 def test_elimination_is_never_refused_on_larger_chains():
     rng = np.random.default_rng(7_019)
     for decades in (0, 6, 15):
-        rates = random_rates(rng, 420, decades, density=0.02)
+        rates = random_rates(rng, 700, decades, density=0.02)
         proof = verdict(rates, gth(rates))
         assert proof.status is Status.CONVERGED, proof.reason
 
 
 def test_usual_answers_of_iterative_methods_are_not_refused():
     rng = np.random.default_rng(8_111)
-    for size in (12, 150, 400):
+    for size in (12, 150, 600):
         model = Generator.from_matrix(random_rates(rng, size, 2.0, density=0.1))
         for solver in ("gmres", "gauss_seidel", "sparse_lu"):
             assert ctmc.solve(Stationary(model), solver).converged
@@ -475,7 +514,7 @@ def test_wrong_distributions_over_time(outcome, status, words):
 def test_integrals_never_shrink():
     """Distributions that fit integrals which take time back from a state."""
     chain = Generator.from_matrix(WALK)
-    integrals = np.array([[0.5, 0, 0], [0.4, 0.3, 0.0]])
+    integrals = np.array([[0.5, 0, 0], [0.45, 0.1, 0.15]])
     p = np.array([BEGIN + chain.forward(row) for row in integrals])
     assert p.min() >= 0
     proof = certify(Transient(chain, initial=(0,), times=[0.5, 0.7]), Outcome(p, integrals=integrals))
@@ -493,9 +532,9 @@ def test_rounding_floor():
     p, half = np.array([[0.5, 0.5]]), 0.5 * time
     integrals = np.array([[half + 0.25e-6, half - 0.25e-6]])
     problem = Transient(chain, initial=(0,), times=[time])
-    proof = certify(problem, Outcome(p + [[2e-7, -2e-7]], integrals=integrals, error_bound=1e-12))
+    proof = certify(problem, Outcome(p + np.array([2e-7, -2e-7]), integrals=integrals, error_bound=1e-12))
     assert problem.tolerance < proof.defect < floor
     assert proof.status is Status.CONVERGED
     assert proof.error_bound == floor
     assert "rounding floor" in proof.reason
-    assert certify(problem, Outcome(p + [[2e-6, -2e-6]], integrals=integrals)).status is Status.INACCURATE
+    assert certify(problem, Outcome(p + np.array([2e-6, -2e-6]), integrals=integrals)).status is Status.INACCURATE

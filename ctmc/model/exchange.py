@@ -6,19 +6,15 @@ make such parts, but so do chains without any: a distribution with two peaks and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numba
 import numpy as np
 from scipy.sparse import coo_array, csgraph
 
+from ctmc.model.generator import Generator
 from ctmc.model.products import compiled, compiled_parallel
-
-if TYPE_CHECKING:
-    from ctmc.model.generator import Generator
-
-MOST_PARTS = 300
-"""Chains of up to so many states are not put together at all, and larger ones into no more parts than this."""
+from ctmc.model.state_space import Lattice
 
 
 def parts(chain: Generator, pi: np.ndarray, threshold: float) -> np.ndarray:
@@ -26,8 +22,8 @@ def parts(chain: Generator, pi: np.ndarray, threshold: float) -> np.ndarray:
 
     Again and again each part goes with the state outside from which most flows in, as long as that single transition
     carries at least `threshold` of all the flow through the part.  On the slopes of a peak most flows in from above, so one
-    round takes a state to the top; what is left in the end are parts that are nearly separate.  If these are more than 300,
-    those with the strongest links go together all the same.  Costs one product and a few vectors of length n per round.
+    round takes a state to the top; what is left in the end are parts that are nearly separate.  Costs about four products
+    and some vectors of length n per round, of which there are few.
 
     Parameters
     ----------
@@ -44,47 +40,53 @@ def parts(chain: Generator, pi: np.ndarray, threshold: float) -> np.ndarray:
 
     Examples
     --------
-    >>> from ctmc.model.generator import Generator
-    >>> chain = Generator.from_matrix(np.diag(np.ones(399), 1) + np.diag(np.ones(399), -1))
-    >>> np.unique(parts(chain, np.full(400, 1 / 400), 1e-6)).tolist()       # one walk, one part
-    [0]
+    >>> rates = np.zeros((6, 6))
+    >>> rates[:3, :3] = rates[3:, 3:] = 1.0
+    >>> rates[2, 3] = rates[3, 2] = 1e-9
+    >>> parts(Generator.from_matrix(rates * (1 - np.eye(6))), np.full(6, 1 / 6), 1e-6).tolist()
+    [0, 0, 0, 1, 1, 1]
     """
     n = chain.size
-    part_of = np.arange(n, dtype=np.int32)
-    if n <= MOST_PARTS:
-        return part_of
+    part_of, count = np.arange(n, dtype=np.int32), n
     through = pi * chain.exit_rates
     flow, source, closed = np.empty(n), np.empty(n, dtype=np.int64), np.zeros(n, dtype=np.bool_)
-    count = n
     while count > 1:
         strongest_inflow(*chain.inflow, pi, part_of, flow, source, closed)
         best, target = np.full(count, -1.0), np.arange(count)
         strongest_of_parts(part_of, flow, source, closed, best, target)
         throughput = np.bincount(part_of, weights=through, minlength=count)
-        joins = (best >= threshold * throughput) & (target != np.arange(count))
-        if not joins.any():
-            if count <= MOST_PARTS:
-                break
-            with np.errstate(divide="ignore", invalid="ignore"):
-                strength = np.where(throughput > 0, best / throughput, np.inf)
-            joins[np.argsort(-strength, kind="stable")[: count - MOST_PARTS]] = True
-            joins &= target != np.arange(count)
-            if not joins.any():
-                break
-        begin = np.flatnonzero(joins)
+        begin = np.flatnonzero((best >= threshold * throughput) & (target != np.arange(count)))
+        if not begin.size:
+            break
         links = coo_array((np.ones(len(begin), dtype=np.int8), (begin, target[begin])), shape=(count, count))
         joined, number = csgraph.connected_components(links, directed=False)
-        count = int(joined)
-        part_of = number.astype(np.int32)[part_of]
+        part_of, count = number.astype(np.int32)[part_of], int(joined)
     return part_of
 
 
-def flows_between(chain: Generator, pi: np.ndarray, part_of: np.ndarray) -> np.ndarray:
-    """Return the probability flow from part to part, shape (parts, parts), and what stays inside on the diagonal."""
+def between_parts(chain: Generator, pi: np.ndarray, part_of: np.ndarray) -> tuple[Generator, np.ndarray]:
+    """Return the chain between the parts, and their masses, shape (parts,).
+
+    Its rates are the flow from one part to the other over the mass of the first.  They are summed over the shares that
+    states have in their part, so that nothing underflows where a part is very light; in one without mass all states have
+    the same share.
+
+    Examples
+    --------
+    >>> chain = Generator.from_matrix([[0, 1.0, 0], [2.0, 0, 1.0], [0, 2.0, 0]])
+    >>> whole, masses = between_parts(chain, np.array([4, 2, 1]) / 7, np.array([0, 0, 1]))
+    >>> whole.to_scipy().toarray().round(12).tolist()                 # a third of the first part's mass leaves at rate 1
+    [[-0.333333333333, 0.333333333333], [2.0, -2.0]]
+    """
     count = int(part_of.max()) + 1
-    flows = np.zeros((count, count))
-    add_flows(*chain.inflow, pi, part_of, flows)
-    return flows
+    masses = np.bincount(part_of, weights=pi, minlength=count)
+    mass = masses[part_of]
+    shares = np.divide(pi, mass, out=1.0 / np.bincount(part_of, minlength=count)[part_of], where=mass > 0)
+    begin, end = part_of[chain.sources], np.repeat(part_of, np.diff(chain.indptr))
+    across = np.flatnonzero(begin != end)
+    rates = shares[chain.sources[across]] * chain.rates[across]
+    whole = Generator.from_transitions(begin[across], end[across], rates, Lattice((count - 1,)))
+    return whole, masses
 
 
 @compiled_parallel
@@ -117,13 +119,3 @@ def strongest_of_parts(part_of: Any, flow: Any, source: Any, closed: Any, best: 
         if not closed[j] and flow[j] > best[part]:
             best[part] = flow[j]
             target[part] = part_of[np.uint64(source[j])]
-
-
-@compiled
-def add_flows(indptr: Any, sources: Any, rates: Any, pi: Any, part_of: Any, flows: Any) -> None:
-    """Add the flow of every transition to the entry of its parts.  Moves 12 bytes an entry."""
-    for j in range(np.uint64(part_of.size)):
-        end = np.uint64(part_of[j])
-        for k in range(indptr[j], indptr[j + np.uint64(1)]):
-            i = sources[k]
-            flows[np.uint64(part_of[i]), end] += pi[i] * rates[k]

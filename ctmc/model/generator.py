@@ -312,7 +312,8 @@ class Generator(Summarised):
 
     def forward(self, p: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Return p Q, the change of a distribution per unit of time; shape (n,)."""
-        return self._product(products.forward, p, out)
+        few = self.entries <= products.FEW_ENTRIES
+        return self._product(products.forward_on_one_thread if few else products.forward, p, out)
 
     def backward(self, v: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Return Q v, the change of the expectation of v per unit of time; shape (n,)."""

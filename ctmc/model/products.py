@@ -16,6 +16,8 @@ compiled = numba.njit(cache=True, nogil=True)
 compiled_parallel = numba.njit(cache=True, nogil=True, parallel=True)
 
 
+FEW_ENTRIES = 20_000
+"""Up to here, some ten microseconds of work, a loop stays on one thread."""
 _BLOCK = 1 << 14
 """States per block of work, whatever the number of threads."""
 
@@ -31,6 +33,16 @@ def forward(indptr: Any, sources: Any, rates: Any, exit_rates: Any, p: Any, out:
     for j in numba.prange(exit_rates.size):
         total = 0.0
         for k in range(indptr[j], indptr[j + 1]):
+            total += p[sources[k]] * rates[k]
+        out[j] = total - p[j] * exit_rates[j]
+
+
+@compiled
+def forward_on_one_thread(indptr: Any, sources: Any, rates: Any, exit_rates: Any, p: Any, out: Any) -> None:
+    """Set out = p Q, with the same bits as `forward`, which for small chains would mostly wait for its threads."""
+    for j in range(np.uint64(exit_rates.size)):
+        total = 0.0
+        for k in range(indptr[j], indptr[j + np.uint64(1)]):
             total += p[sources[k]] * rates[k]
         out[j] = total - p[j] * exit_rates[j]
 

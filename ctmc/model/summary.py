@@ -20,6 +20,7 @@ def text_summary(title: str, rows: Rows) -> str:
       states             3
       largest exit rate  2.5
     """
+    rows = [(printable(name), value) for name, value in rows]
     width = max((len(name) for name, _ in rows), default=0)
     return "\n".join([printable(title), *(f"  {name:<{width}}  {printable(value)}" for name, value in rows)])
 
@@ -27,7 +28,7 @@ def text_summary(title: str, rows: Rows) -> str:
 def html_summary(title: str, rows: Rows) -> str:
     """Return the same as an HTML table; everything is escaped."""
     cells = "".join(
-        f"<tr><th style='text-align:left'>{html.escape(str(name))}</th>"
+        f"<tr><th style='text-align:left'>{html.escape(printable(name))}</th>"
         f"<td style='text-align:left'>{html.escape(printable(value))}</td></tr>"
         for name, value in rows
     )
