@@ -76,6 +76,9 @@ def first_fault(indptr: np.ndarray, sources: np.ndarray, rates: np.ndarray) -> t
     if falls.any():
         return 1, int(np.argmax(falls))
     blocks = (len(indptr) - 2) // _BLOCK + 1
+    if blocks == 1:  # without waiting for threads
+        kind, place = _fault(indptr, sources, rates, 0)
+        return int(kind), int(place)
     kinds, places = np.zeros(blocks, dtype=np.int64), np.zeros(blocks, dtype=np.int64)
     _first_faults(indptr, sources, rates, kinds, places)
     first = int(np.argmax(kinds > 0))

@@ -82,7 +82,7 @@ def save(
     kind = "generator" if isinstance(model, Generator) else "qbd"
     groups = {}
     if {"rates/data", "rates/indices"} <= arrays.keys():  # not coded: the form that anndata reads
-        shape = (len(model.exit_rates), len(model.exit_rates))
+        shape = (len(arrays["rates/indptr"]) - 1,) * 2
         groups["rates"] = {"encoding-type": "csc_matrix", "encoding-version": "0.1.0", "shape": shape}
     digest = write_container(
         path, kind, manifest, arrays, overwrite=overwrite, group_attributes=groups, progress=progress
@@ -207,7 +207,7 @@ def _restore(container: Container) -> Generator | QBD:
     if arrays:
         raise StorageError(f"it has the array {printable(next(iter(arrays)))!r}, which no model of this kind has")
     own = bare.rewards
-    model = _dressed(bare.replace(recipe=recipe, rewards={}, content_hash=container.content_hash))
+    model: Generator | QBD = _dressed(bare.replace(recipe=recipe, rewards={}, content_hash=container.content_hash))
     missing = tuple(note for note in notes if note not in model.notes)
     return model.replace(rewards={**model.rewards, **own}, notes=(*model.notes, *missing))
 
@@ -261,7 +261,7 @@ def _restore_qbd(manifest: Mapping[str, Any], arrays: Arrays) -> QBD:
     levels, phases = [], []
     for number in range(field(manifest, "boundary_levels", int)):
         blocks = [_take_block(arrays, f"boundary/{number}/{name}", name == "down" and number == 0) for name in _BLOCKS]
-        levels.append(Level(up=blocks[0], local=blocks[1], down=blocks[2]))  # type: ignore[arg-type]
+        levels.append(Level(up=blocks[0], local=blocks[1], down=blocks[2]))
         phases.append(_take(arrays, f"boundary/{number}/phases"))
     repeating = [_take_block(arrays, f"repeating/{name}", False) for name in _BLOCKS]
     boundary = [(level.down, level.local, level.up) for level in levels]
