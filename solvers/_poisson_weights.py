@@ -60,7 +60,7 @@ def poisson_weights(mean: float, tolerance: float) -> PoissonWeights:
         return PoissonWeights(0, np.ones(1), 0.0)
     mode = int(mean)
     # For any mean, 2 exp(-x^2 / (2 mean + 2 x / 3)) bounds the tails beyond mean -+ x (Bernstein).
-    depth = np.log(4 / tolerance)
+    depth = np.log(4) - np.log(tolerance)
     reach = int(np.ceil(depth / 3 + np.sqrt(depth**2 / 9 + 2 * mean * depth))) + 2
     down = np.arange(mode, max(mode - reach, 0), -1, dtype=np.float64)  # w_{k-1} / w_k = k / mean
     up = np.arange(mode + 1, mode + reach + 1, dtype=np.float64)  # w_k / w_{k-1} = mean / k

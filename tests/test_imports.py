@@ -28,7 +28,18 @@ ROOMS = (
     "__main__",
 )
 MODEL = (
-    *("memory", "parameters", "summary", "state_space", "products", "distribution", "reward", "predicate", "communication", "recipe"),
+    *(
+        "memory",
+        "parameters",
+        "summary",
+        "state_space",
+        "products",
+        "distribution",
+        "reward",
+        "predicate",
+        "communication",
+        "recipe",
+    ),
     *("elimination", "generator", "qbd", "absorption", "exchange"),
 )
 FRONT = ("study", "cli", "__main__")

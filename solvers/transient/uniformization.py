@@ -92,10 +92,12 @@ class Uniformization:
                 # pairs, is not fooled by a chain of period two whose powers alternate at rounding level for ever
                 once = float(np.abs(change).sum()) / rate
                 pair = float(np.abs(change + previous).sum()) / rate
-                drift = min((steps - k) * once, (steps - k) / 2 * pair + once)
-                error = min(drift, 2 * float(tail[k - windows[-1].left]) if k >= windows[-1].left else 2.0)
+                error = min((steps - k) * once, (steps - k) / 2 * pair + once)
                 if error <= settled:
                     break
+                # the mass still to come bounds the error too, but not that of the integrals: it is only news
+                ahead = 2 * float(tail[k - windows[-1].left]) if k >= windows[-1].left else 2.0
+                error = min(error, ahead)
                 if trace.finished(
                     max(error, 2 * problem.tolerance), limit=self.max_iterations, iterations=_STRIDE, stagnates=False
                 ):
