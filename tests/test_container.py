@@ -1259,6 +1259,32 @@ def test_read_error_is_a_sentence(small: Path, monkeypatch: pytest.MonkeyPatch) 
     assert sentence is None
 
 
+@pytest.mark.parametrize("moment", range(1, 8))
+def test_process_ends_well_after_a_read_error(small: Path, moment: int) -> None:
+    """HDF5 gives up a file whose beginning it cannot read only at the end of the process, and dies over it."""
+    script = f"""
+    import errno, os
+    from ctmc.errors import StorageError
+    from ctmc.storage.container import read_container
+    real, count = os.pread, 0
+    def fail(*arguments):
+        global count
+        count += 1
+        if count == {moment}:
+            raise OSError(errno.EIO, "broken")
+        return real(*arguments)
+    os.pread = fail
+    try:
+        read_container({str(small)!r}, {[KIND]!r})
+    except StorageError:
+        print("refused")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "refused\n")
+
+
 def test_killed_writer(tmp_path: Path) -> None:
     path = tmp_path / "file.h5"
     write_container(path, KIND, {}, small_arrays())

@@ -41,6 +41,7 @@ DTYPES = tuple(np.dtype(f"<{code}") for code in ("u1", "u2", "u4", "u8", "i1", "
 _FORMAT = ("v110", "v110")
 _MAX_INFLATION = 1040  # deflate stores 1032 equal bytes in one at best
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_HEAD_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -95,11 +96,14 @@ class _Stream(io.RawIOBase):
     """The file as HDF5 sees it.
 
     HDF5 that is told of a failed write can no longer close its file, and tries again when the process ends.  So a
-    failure is kept here, to be raised by `created` and `opened`, and whatever is written after it is dropped.
+    failure is kept here, to be raised by `created` and `opened`, and whatever is written after it is dropped.  Nor does
+    it give a file up that it could not read the superblock of, and dies over it when the process ends: so the beginning
+    of a file is read before HDF5 sees it, and stands here as `head`.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, head: bytes = b"") -> None:
         self.descriptor = descriptor
+        self.head = head
         self.position = 0
         self.failure: BaseException | None = None
 
@@ -114,7 +118,9 @@ class _Stream(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int:
         view = memoryview(buffer).cast("B")
         try:
-            data = read_at(self.descriptor, self.position, len(view))
+            data = self.head[self.position : self.position + len(view)]
+            if len(data) < len(view):
+                data = read_at(self.descriptor, self.position, len(view))
         except BaseException as failure:
             self.failure = self.failure or failure
             data = b""
@@ -265,12 +271,12 @@ def opened(path: Path) -> Iterator[StoredFile]:
     """
     descriptor = _open_regular(path)
     try:
-        stream = _Stream(descriptor)
-        signature = read_at(descriptor, 0, len(_SIGNATURE))
-        if not signature:
+        head = read_at(descriptor, 0, _HEAD_BYTES)
+        if not head:
             raise StorageError("it is empty")
-        if signature != _SIGNATURE:
+        if not head.startswith(_SIGNATURE):
             raise StorageError("it is not an HDF5 file")
+        stream = _Stream(descriptor, head)
         with _hdf5(stream, "r") as file:
             yield StoredFile(file, stream)
     finally:
