@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 from scipy.sparse.linalg import LinearOperator, gmres
+from threadpoolctl import threadpool_limits
 
 from ctmc.certificate import imbalance
 from ctmc.model.generator import Generator
@@ -86,9 +87,11 @@ class Gmres:
             # ||r||_1 <= sqrt(n) ||r||_2, and the defect is relative to the flow
             target = 0.5 * problem.tolerance * float(pi @ chain.exit_rates) / chain.size**0.5
             cycle = min(restart, self.max_iterations - trace.iteration)
-            correction, _ = gmres(
-                operator, flow, rtol=0, atol=target, restart=cycle, maxiter=1, callback=count, callback_type="pr_norm"
-            )
+            with threadpool_limits(limits=1, user_api="blas"):  # vector work: more threads only wait for each other
+                correction, _ = gmres(
+                    operator, flow, rtol=0, atol=target, restart=cycle, maxiter=1, callback=count,
+                    callback_type="pr_norm",
+                )  # fmt: skip
             steps = max(steps, 1)
             pi = cleared(chain, pi + apply(correction))
             flow = chain.forward(pi)
