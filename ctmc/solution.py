@@ -56,6 +56,8 @@ class Outcome:
         Transient: L(t_k), the integral of p over [0, t_k]; the certificate needs it.
     error_bound : float, optional
         A bound that the method proves before it starts, for the L1 error of any distribution.
+    solver : str, optional
+        The solver with its options as it ran, where an option is chosen by the model.
     """
 
     value: Any
@@ -63,6 +65,7 @@ class Outcome:
     history: np.ndarray | None = None
     integrals: np.ndarray | None = None
     error_bound: float | None = None
+    solver: str | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

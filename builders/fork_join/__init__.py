@@ -14,12 +14,9 @@ import numpy as np
 from scipy.sparse import csr_array
 
 import ctmc
-from builders.fork_join.rules import Rules
+from builders.fork_join.rules import Rules, checked_rules
 from builders.fork_join.service_span import Starts, law_of_response, law_of_span, masses
-from ctmc.errors import ModelError, UnstableError
-from ctmc.model import parameters
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import positive_rate, positive_rates, whole_number
 from ctmc.model.phase_type import PhaseType
 from ctmc.model.qbd import QBD, Level, MatrixGeometric
 from ctmc.model.reward import Reward
@@ -161,17 +158,9 @@ def fork_join(
     On the command line: ``ctmc build fork_join --service-rates 5,2,1 --arrival-rate 1 --tasks 3 --thresholds 1,2,8 -o
     queue.h5``
     """
-    rates = _service_rates(service_rates)
-    arrivals = positive_rate("arrival_rate", arrival_rate)
-    parts = whole_number("tasks", tasks, 1, len(rates), "the number of servers")
-    least = _thresholds(thresholds, len(rates))
+    rules = checked_rules(service_rates, arrival_rate, tasks, thresholds)
+    rates, arrivals, parts, least = rules.rates, rules.arrival_rate, rules.tasks, rules.thresholds
     capacity = float(np.cumsum(rates)[-1])
-    if arrivals * parts >= capacity:
-        raise UnstableError(
-            f"the mean drift is {arrivals * parts - capacity:.6g} tasks per unit of time ({arrivals:g} jobs of {parts} tasks "
-            f"arrive, {capacity:g} tasks can be served); allowed is a negative one."
-        )
-    rules = Rules(rates, arrivals, parts, least)
     states, entries, widest = _counts(len(rates), parts, least, rules.last)
     require_memory(
         "the boundary of the fork-join queue",
@@ -267,7 +256,7 @@ def _block(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tup
     return block
 
 
-def _counts(servers: int, tasks: int, thresholds: list[int], last: int) -> tuple[int, int, int]:
+def _counts(servers: int, tasks: int, thresholds: Sequence[int], last: int) -> tuple[int, int, int]:
     """Return the numbers of states and of entries of levels 0 .. last, and of entries of level 0, before any array exists."""
 
     def below(length: int) -> tuple[int, int]:
@@ -283,38 +272,3 @@ def _counts(servers: int, tasks: int, thresholds: list[int], last: int) -> tuple
 
     states, entries = below(tasks * (last + 1))
     return states, entries, below(tasks)[1]
-
-
-def _service_rates(given: Sequence[float]) -> np.ndarray:
-    rates = positive_rates("service_rates", given)
-    rises = rates[1:] > rates[:-1]
-    if rises.any():
-        server = int(np.argmax(rises))
-        raise ModelError(
-            f"service_rates rises from {rates[server]:g} to {rates[server + 1]:g} at server {server + 1}; allowed are rates "
-            "that do not increase (nothing is sorted: thresholds belong to servers)."
-        )
-    return rates
-
-
-def _thresholds(given: Sequence[int] | None, servers: int) -> list[int]:
-    if given is None:
-        return [1] * servers
-    numbers = parameters.numbers("thresholds", given, f"{servers} whole numbers, one per server")
-    if len(numbers) != servers:
-        raise ModelError(f"thresholds has {len(numbers)} numbers; allowed are {servers}, one per server.")
-    whole = (numbers == np.floor(numbers)) & (np.abs(numbers) < 2**53)
-    if not whole.all():
-        raise ModelError(f"thresholds has the value {numbers[np.argmin(whole)]}; allowed are whole numbers below 2^53.")
-    if numbers[0] != 1:
-        raise ModelError(
-            f"thresholds starts at {numbers[0]:g}; allowed is 1: the fastest server never waits for a queue."
-        )
-    falls = numbers[1:] < numbers[:-1]
-    if falls.any():
-        server = int(np.argmax(falls))
-        raise ModelError(
-            f"thresholds falls from {numbers[server]:g} to {numbers[server + 1]:g} at server {server + 1}; allowed are "
-            "thresholds that never decrease."
-        )
-    return [int(number) for number in numbers]

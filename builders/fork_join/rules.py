@@ -11,6 +11,10 @@ from functools import cached_property
 
 import numpy as np
 
+from ctmc.errors import ModelError, UnstableError
+from ctmc.model import parameters
+from ctmc.model.parameters import positive_rate, positive_rates, whole_number
+
 NEVER = np.iinfo(np.int64).max
 
 
@@ -96,3 +100,55 @@ class Rules:
     def total_rate(self, chosen: np.ndarray) -> np.ndarray:
         """Return the sum of the service rates over each set."""
         return np.asarray(((chosen[:, None] & self.bits) != 0) @ self.rates)
+
+
+def checked_rules(
+    service_rates: Sequence[float], arrival_rate: float, tasks: int, thresholds: Sequence[int] | None
+) -> Rules:
+    """Return the rules for parameters as users give them; raises as `fork_join` does."""
+    rates = _service_rates(service_rates)
+    arrivals = positive_rate("arrival_rate", arrival_rate)
+    parts = whole_number("tasks", tasks, 1, len(rates), "the number of servers")
+    least = _thresholds(thresholds, len(rates))
+    capacity = float(np.cumsum(rates)[-1])
+    if arrivals * parts >= capacity:
+        raise UnstableError(
+            f"the mean drift is {arrivals * parts - capacity:.6g} tasks per unit of time ({arrivals:g} jobs of {parts} tasks "
+            f"arrive, {capacity:g} tasks can be served); allowed is a negative one."
+        )
+    return Rules(rates, arrivals, parts, least)
+
+
+def _service_rates(given: Sequence[float]) -> np.ndarray:
+    rates = positive_rates("service_rates", given)
+    rises = rates[1:] > rates[:-1]
+    if rises.any():
+        server = int(np.argmax(rises))
+        raise ModelError(
+            f"service_rates rises from {rates[server]:g} to {rates[server + 1]:g} at server {server + 1}; allowed are rates "
+            "that do not increase (nothing is sorted: thresholds belong to servers)."
+        )
+    return rates
+
+
+def _thresholds(given: Sequence[int] | None, servers: int) -> list[int]:
+    if given is None:
+        return [1] * servers
+    numbers = parameters.numbers("thresholds", given, f"{servers} whole numbers, one per server")
+    if len(numbers) != servers:
+        raise ModelError(f"thresholds has {len(numbers)} numbers; allowed are {servers}, one per server.")
+    whole = (numbers == np.floor(numbers)) & (np.abs(numbers) < 2**53)
+    if not whole.all():
+        raise ModelError(f"thresholds has the value {numbers[np.argmin(whole)]}; allowed are whole numbers below 2^53.")
+    if numbers[0] != 1:
+        raise ModelError(
+            f"thresholds starts at {numbers[0]:g}; allowed is 1: the fastest server never waits for a queue."
+        )
+    falls = numbers[1:] < numbers[:-1]
+    if falls.any():
+        server = int(np.argmax(falls))
+        raise ModelError(
+            f"thresholds falls from {numbers[server]:g} to {numbers[server + 1]:g} at server {server + 1}; allowed are "
+            "thresholds that never decrease."
+        )
+    return [int(number) for number in numbers]

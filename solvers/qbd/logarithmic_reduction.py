@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,6 +18,7 @@ from ctmc.model.memory import require_memory
 from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome, Status
+from ctmc.solve import SMALL
 from ctmc.solver import Solver
 from ctmc.trace import Trace
 from solvers._options import check_count
@@ -58,8 +60,10 @@ class LogarithmicReduction:
     ----------
     max_iterations : int
         Most doublings of the step.
-    boundary_solver : str or solver
-        Any solver of a stationary problem on a finite chain, for instance ``"sparse_lu"`` or ``"gmres(restart=30)"``.
+    boundary_solver : str or solver, optional
+        Any solver of a stationary problem on a finite chain, for instance ``"sparse_lu"`` or ``"gmres(restart=30)"``.  By
+        default ``"gth"`` up to 3000 boundary states, and ``"gauss_seidel"`` above: on boundaries of queues it takes seconds
+        for 100,000 states, where factors fill and GMRES is slow.  The solution's `solver` names the one that was taken.
 
     References
     ----------
@@ -78,14 +82,15 @@ class LogarithmicReduction:
     solves: ClassVar = (Stationary,)
     needs: ClassVar = QBD
     max_iterations: int = 50
-    boundary_solver: Any = "gth"
+    boundary_solver: Any = None
 
     def __post_init__(self) -> None:
         check_count("max_iterations", self.max_iterations)
-        self._boundary_method()
+        self._boundary_method(1)
 
-    def _boundary_method(self) -> Solver:
-        method = registry.make_solver(self.boundary_solver)
+    def _boundary_method(self, size: int) -> Solver:
+        given = self.boundary_solver
+        method = registry.make_solver(("gth" if size <= SMALL else "gauss_seidel") if given is None else given)
         if Stationary not in method.solves or not issubclass(Generator, method.needs):
             raise UnsupportedProblemError(
                 f"boundary_solver is {registry.solver_name(method)}, which does not take a Stationary problem on a "
@@ -105,7 +110,7 @@ class LogarithmicReduction:
         chain = queue.censored_boundary(g)
         question = Stationary(chain, tolerance=problem.tolerance / 2)  # the other half is for the levels above
         try:
-            boundary = ctmc.solve(question, self._boundary_method(), time_limit=trace.remaining, check=False)
+            boundary = ctmc.solve(question, self._boundary_method(chain.size), time_limit=trace.remaining, check=False)
         except ReducibleError as error:
             raise ReducibleError(
                 f"the QBD has several recurrent classes and so no single stationary distribution: watched on its "
@@ -118,7 +123,8 @@ class LogarithmicReduction:
         ends = np.cumsum([len(table) for table in queue.phases])[:-1]
         whole = MatrixGeometric(tuple(np.split(boundary.value, ends)), r, g)
         scaled = MatrixGeometric(tuple(vector / whole.mass for vector in whole.boundary), r, g)
-        return Outcome(scaled, status, trace.history)
+        taken = self.boundary_solver or registry.snake_case(boundary.solver.partition("(")[0])
+        return Outcome(scaled, status, trace.history, solver=repr(dataclasses.replace(self, boundary_solver=taken)))
 
 
 def first_passage(queue: QBD, trace: Trace, limit: int) -> tuple[np.ndarray, np.ndarray]:
