@@ -122,8 +122,10 @@ def fork_join(
         started, waiting tasks of the job that has started last, and 1 for each busy server.  The level is the number of
         waiting jobs; inside a level states are in lexicographic order.  More rewards: ``waiting_tasks``,
         ``busy_servers``.  Measures: waiting_jobs, waiting_tasks, waiting_time (until the first task of a job starts),
-        utilization (per server), busy_servers, empty_probability and decay_rate (of the number of waiting jobs, from
-        one level to the next); those of a truncation lack the last, and its waiting_time is that of jobs not lost.
+        service_span (from there to the end of its last), response_time, jobs (in the system), utilization (per server),
+        busy_servers, empty_probability and decay_rate (of the number of waiting jobs, from one level to the next); those
+        of a truncation lack the last, and its times are those of jobs not lost.  Distributions: service_span and
+        response_time, as ``solution.distribution("response_time")``.  Check: jobs start at the rate at which they arrive.
 
     Raises
     ------
@@ -152,6 +154,8 @@ def fork_join(
     >>> solution = ctmc.solve(ctmc.Stationary(queue), "logarithmic_reduction")
     >>> print(f"{solution.measures()['waiting_time']:.9f}")
     0.142336726
+    >>> print(f"{solution.measures()['response_time']:.9f} {solution.distribution('response_time').quantile(0.95):.9f}")
+    0.837961939 1.947482435
     >>> print(f"{solution.probability('busy[2] == 1 and waiting_jobs >= 1'):.9f}")
     0.023265784
 
