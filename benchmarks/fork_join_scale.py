@@ -4,6 +4,11 @@
 
 M servers with rates linspace(2, 1, M), d = M tasks, and thresholds up to 40: spread evenly, and, the hardest, 1 and then 40
 for all others, where 2^(M - 1) sets of busy servers belong to each of 40 queue lengths.  The peak is that of the process.
+
+On two shared cores: M = 12, thresholds 1 and 40, load 0.5: 83,988 boundary states solved in 1.1 s, all means in 2 s more; the
+service span has 816,890 states and 7.4 million transitions, listed in 4 s, its 95th percentile takes 17 s; the response
+time 916,111 states, 4 s, and 31 s; at most 1.7 GiB.  The percentiles are products with the uniformized chain, one per step,
+and there are (largest exit rate) x (time) steps: near load 1 means stay cheap, percentiles of large models do not.
 """
 
 from __future__ import annotations
