@@ -64,7 +64,7 @@ def certify(problem: Any, outcome: Outcome) -> Certificate:
     if isinstance(problem, Transient):
         return transient(problem, outcome)
     if isinstance(problem.model, QBD):
-        return stationary_qbd(problem, outcome.value)
+        return _with_checks(problem, outcome.value, stationary_qbd(problem, outcome.value))
     return stationary(problem, outcome.value)
 
 
@@ -291,6 +291,25 @@ def _slow_boundary(problem: Stationary, answer: MatrixGeometric, defect: float) 
     return Certificate(
         defect, Status.CONVERGED, f"the defect {defect:.2g} over all levels is within {problem.tolerance:g}."
     )
+
+
+def _with_checks(problem: Stationary, answer: Any, proof: Certificate) -> Certificate:
+    """Ask a model for what it knows beside its equations; a deviation above the tolerance spoils an answer."""
+    queue = problem.model
+    assert isinstance(queue, QBD)
+    if queue.checks is None or proof.status is not Status.CONVERGED:
+        return proof
+    accepted = max(problem.tolerance, MASS_TOLERANCE)
+    reason = proof.reason.rstrip(".")
+    for name, deviation in queue.checks(answer).items():
+        if not float(deviation) <= accepted:
+            return Certificate(
+                proof.defect,
+                Status.INACCURATE,
+                f"a check of the model fails: {name}, is off by {float(deviation):.2g} although the defect is {proof.defect:.2g}.",
+            )
+        reason += f"; {name}, is right to {float(deviation):.2g}"
+    return Certificate(proof.defect, Status.CONVERGED, f"{reason}.", proof.error_bound)
 
 
 def rounding_floor(rate: float, time: float) -> float:

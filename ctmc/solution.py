@@ -11,6 +11,7 @@ import numpy as np
 
 from ctmc.errors import ModelError, unknown_name
 from ctmc.model import predicate
+from ctmc.model.phase_type import PhaseType
 from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.model.reward import Reward
 from ctmc.model.summary import Rows, Summarised
@@ -55,6 +56,8 @@ class Outcome:
         Transient: L(t_k), the integral of p over [0, t_k]; the certificate needs it.
     error_bound : float, optional
         A bound that the method proves before it starts, for the L1 error of any distribution.
+    solver : str, optional
+        The solver with its options as it ran, where an option is chosen by the model.
     """
 
     value: Any
@@ -62,6 +65,7 @@ class Outcome:
     history: np.ndarray | None = None
     integrals: np.ndarray | None = None
     error_bound: float | None = None
+    solver: str | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -99,7 +103,7 @@ class Solution(Summarised):
     products: int
     solver: str
     error_bound: float | None = None
-    _cache: dict[str, Any] = field(default_factory=dict)
+    _cache: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def iterations(self) -> int:
@@ -230,6 +234,27 @@ class Solution(Summarised):
                 found = self.expectations(list(model.all_rewards))
             self._cache["measures"] = found
         return dict(self._cache["measures"])
+
+    def distribution(self, name: str) -> PhaseType:
+        """Return the distribution of a random time that the model knows, such as ``"response_time"``.
+
+        Returns
+        -------
+        PhaseType
+            With mean, variance, cdf, density, quantiles and samples.
+
+        Raises
+        ------
+        UnknownNameError
+            If the model knows no such distribution; close names are listed.
+        """
+        known = getattr(self.problem.model, "distributions", {})
+        if name not in known:
+            raise unknown_name("distribution", name, known)
+        if ("distribution", name) not in self._cache:
+            self._cache["distribution", name] = known[name](self)
+        found: PhaseType = self._cache["distribution", name]
+        return found
 
     def _summary(self) -> tuple[str, Rows]:
         rows: list[tuple[str, object]] = [

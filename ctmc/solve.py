@@ -167,7 +167,7 @@ def _conclude(
         history=history,
         seconds=seconds,
         products=products,
-        solver=repr(solver),
+        solver=repr(solver) if outcome.solver is None else outcome.solver,
         error_bound=proof.error_bound,
     )
 

@@ -51,6 +51,9 @@ def _supermarket():
         yield Row(f"supermarket {rule}", "supermarket", parameters, source, {"throughput": throughput})
 
 
+KNOWN_OF_FORK_JOIN = ("waiting_time", "service_span", "response_time", "empty_probability", "utilization")
+
+
 def _fork_join():
     table = reference("fork_join")
     for row in table["row"]:
@@ -60,8 +63,10 @@ def _fork_join():
             "arrival_rate": row["arrival_rate"],
             "thresholds": row["thresholds"],
         }
-        known = {name: row[name] for name in ("waiting_time", "empty_probability", "utilization") if name in row}
-        name = f"fork_join rate {row['arrival_rate']} thresholds {row['thresholds']}"
+        known = {name: row[name] for name in KNOWN_OF_FORK_JOIN if name in row}
+        name = (
+            f"fork_join {parameters['service_rates']} {row['arrival_rate']} {parameters['tasks']} {row['thresholds']}"
+        )
         yield Row(name, "fork_join", parameters, "data/reference/fork_join.toml", known)
 
 

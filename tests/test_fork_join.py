@@ -106,13 +106,16 @@ def test_example_of_level_sizes():
     assert [len(queue.level_states(level)) for level in range(6)] == [14, 6, 5, 3, 3, 3]
 
 
-@pytest.mark.parametrize("row", REFERENCE["row"], ids=lambda row: f"{row['arrival_rate']}-{row['thresholds']}")
+@pytest.mark.parametrize("row", REFERENCE["row"], ids=lambda row: "-".join(map(str, row.values())))
 @pytest.mark.parametrize("boundary_solver", ["gth", "sparse_lu"])
 def test_reference_values(row, boundary_solver):
-    queue = fork_join(REFERENCE["service_rates"], row["arrival_rate"], REFERENCE["tasks"], row["thresholds"])
+    given = {
+        name: row.get(name, REFERENCE.get(name)) for name in ("service_rates", "arrival_rate", "tasks", "thresholds")
+    }
+    queue = fork_join(**given)
     method = f"logarithmic_reduction(boundary_solver='{boundary_solver}')"
     measures = ctmc.solve(ctmc.Stationary(queue), method).measures()
-    for name in row.keys() - {"arrival_rate", "thresholds"}:
+    for name in row.keys() - given.keys():
         np.testing.assert_allclose(measures[name], row[name], rtol=0, atol=1e-11)
 
 
@@ -135,6 +138,9 @@ def test_measures_in_closed_form_are_the_sums_over_all_levels(seed):
         "waiting_jobs",
         "waiting_tasks",
         "waiting_time",
+        "service_span",
+        "response_time",
+        "jobs",
         "utilization",
         "busy_servers",
         "empty_probability",

@@ -28,19 +28,9 @@ ROOMS = (
     "__main__",
 )
 MODEL = (
-    *(
-        "memory",
-        "parameters",
-        "summary",
-        "state_space",
-        "products",
-        "distribution",
-        "reward",
-        "predicate",
-        "communication",
-        "recipe",
-    ),
-    *("elimination", "generator", "qbd", "absorption", "exchange"),
+    *("memory", "parameters", "summary", "state_space", "products", "distribution"),
+    *("reward", "predicate", "communication", "recipe"),
+    *("poisson_weights", "elimination", "phase_type", "generator", "qbd", "absorption", "exchange"),
 )
 FRONT = ("study", "cli", "__main__")
 """Rooms that may take names from `ctmc` itself, which knows everything."""

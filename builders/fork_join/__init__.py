@@ -6,6 +6,7 @@ threshold control policy*, CEUR Workshop Proceedings 2792 (2020), paper 5.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,15 +14,14 @@ import numpy as np
 from scipy.sparse import csr_array
 
 import ctmc
-from ctmc.errors import ModelError, UnstableError
-from ctmc.model import parameters
+from builders.fork_join.rules import Rules, checked_rules
+from builders.fork_join.service_span import Starts, law_of_response, law_of_span, masses
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import positive_rate, positive_rates, whole_number
+from ctmc.model.phase_type import PhaseType
 from ctmc.model.qbd import QBD, Level, MatrixGeometric
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Variable
 
-_NEVER = np.iinfo(np.int64).max
 _LEVEL_BYTES = 4096  # of the Python objects that hold the blocks of a level, however few states it has
 
 
@@ -32,29 +32,52 @@ def _dress(
     tasks: int,
     thresholds: Sequence[int] | None = None,
 ) -> QBD:
+    servers = len(service_rates)
+    least = [1] * servers if thresholds is None else [int(threshold) for threshold in thresholds]
+    rules = Rules(np.array(service_rates, dtype=np.float64), float(arrival_rate), int(tasks), least)
+
+    def starts(answer: MatrixGeometric | np.ndarray) -> Starts:
+        return Starts(rules, masses(answer, model.phases))
+
     def measures(solution: ctmc.Solution) -> dict[str, Any]:
-        answer, queue = solution.value, solution.problem.model
+        answer = solution.value
         if isinstance(answer, MatrixGeometric):
             # the phases are the same on all levels from the last boundary level on, so one sum serves them all
-            masses = [*answer.boundary[:-1], answer.repeating_phases]
-            means = sum(mass @ table for mass, table in zip(masses, queue.phases, strict=True))
+            parts = [*answer.boundary[:-1], answer.repeating_phases]
+            means = sum(part @ table for part, table in zip(parts, model.phases, strict=True))
             waiting_jobs, remaining_tasks, busy = answer.mean_level, float(means[0]), means[1:]
-            empty, accepted = float(answer.boundary[0][0]), 1.0
+            empty, accepted = float(answer.boundary[0][0]), rules.arrival_rate
             last = {"decay_rate": answer.decay_rate}
         else:  # a truncation: jobs that find the last level are lost
             found = solution.expectations(["waiting_jobs", "remaining_tasks", "busy"])
             waiting_jobs, remaining_tasks, busy = found["waiting_jobs"], found["remaining_tasks"], found["busy"]
-            empty, accepted = float(answer[0]), 1.0 - float(solution.marginal("waiting_jobs")[-1])
+            empty = float(answer[0])
+            accepted = rules.arrival_rate * (1.0 - float(solution.marginal("waiting_jobs")[-1]))
             last = {}
+        waiting_time, service_span = waiting_jobs / accepted, starts(answer).mean
         return {
             "waiting_jobs": waiting_jobs,
             "waiting_tasks": tasks * waiting_jobs + remaining_tasks,
-            "waiting_time": waiting_jobs / (arrival_rate * accepted),
+            "waiting_time": waiting_time,
+            "service_span": service_span,
+            "response_time": waiting_time + service_span,
+            "jobs": accepted * (waiting_time + service_span),
             "utilization": busy,
             "busy_servers": float(busy.sum()),
             "empty_probability": empty,
             **last,
         }
+
+    def checks(answer: MatrixGeometric) -> dict[str, float]:
+        # the drift of the level: an imbalance of the states counts with their level, so a defect of the answer, which is
+        # relative to the flow of arrivals and completions, may show up here times the mean level
+        off = abs(math.fsum(starts(answer).rates) / rules.arrival_rate - 1)
+        return {
+            "the rate at which jobs start, against their arrival rate": off / ((1 + answer.mean_level) * (1 + tasks))
+        }
+
+    def response(solution: ctmc.Solution) -> PhaseType:
+        return law_of_response(rules, solution.value, model.phases)
 
     return model.replace(
         rewards={
@@ -62,6 +85,11 @@ def _dress(
             "busy_servers": Reward(lambda states: states[:, 2:].sum(axis=1), "number of busy servers"),
         },
         measures=measures,
+        checks=checks,
+        distributions={
+            "service_span": lambda solution: law_of_span(starts(solution.value)),
+            "response_time": response,
+        },
     )
 
 
@@ -94,8 +122,10 @@ def fork_join(
         started, waiting tasks of the job that has started last, and 1 for each busy server.  The level is the number of
         waiting jobs; inside a level states are in lexicographic order.  More rewards: ``waiting_tasks``,
         ``busy_servers``.  Measures: waiting_jobs, waiting_tasks, waiting_time (until the first task of a job starts),
-        utilization (per server), busy_servers, empty_probability and decay_rate (of the number of waiting jobs, from
-        one level to the next); those of a truncation lack the last, and its waiting_time is that of jobs not lost.
+        service_span (from there to the end of its last), response_time, jobs (in the system), utilization (per server),
+        busy_servers, empty_probability and decay_rate (of the number of waiting jobs, from one level to the next); those
+        of a truncation lack the last, and its times are those of jobs not lost.  Distributions: service_span and
+        response_time, as ``solution.distribution("response_time")``.  Check: jobs start at the rate at which they arrive.
 
     Raises
     ------
@@ -124,27 +154,21 @@ def fork_join(
     >>> solution = ctmc.solve(ctmc.Stationary(queue), "logarithmic_reduction")
     >>> print(f"{solution.measures()['waiting_time']:.9f}")
     0.142336726
+    >>> print(f"{solution.measures()['response_time']:.9f} {solution.distribution('response_time').quantile(0.95):.9f}")
+    0.837961939 1.947482435
     >>> print(f"{solution.probability('busy[2] == 1 and waiting_jobs >= 1'):.9f}")
     0.023265784
 
     On the command line: ``ctmc build fork_join --service-rates 5,2,1 --arrival-rate 1 --tasks 3 --thresholds 1,2,8 -o
     queue.h5``
     """
-    rates = _service_rates(service_rates)
-    arrivals = positive_rate("arrival_rate", arrival_rate)
-    parts = whole_number("tasks", tasks, 1, len(rates), "the number of servers")
-    least = _thresholds(thresholds, len(rates))
+    rules = checked_rules(service_rates, arrival_rate, tasks, thresholds)
+    rates, arrivals, parts, least = rules.rates, rules.arrival_rate, rules.tasks, rules.thresholds
     capacity = float(np.cumsum(rates)[-1])
-    if arrivals * parts >= capacity:
-        raise UnstableError(
-            f"the mean drift is {arrivals * parts - capacity:.6g} tasks per unit of time ({arrivals:g} jobs of {parts} tasks "
-            f"arrive, {capacity:g} tasks can be served); allowed is a negative one."
-        )
-    last = max(1, -(-least[-1] // parts))
-    states, entries, widest = _counts(len(rates), parts, least, last)
+    states, entries, widest = _counts(len(rates), parts, least, rules.last)
     require_memory(
         "the boundary of the fork-join queue",
-        12 * entries + 8 * (len(rates) + 4) * states + 90 * widest + _LEVEL_BYTES * last,
+        12 * entries + 8 * (len(rates) + 4) * states + 90 * widest + _LEVEL_BYTES * rules.last,
         states=states,
         entries=entries,
     )
@@ -159,7 +183,7 @@ def fork_join(
     )
     down = _block(np.array([0]), np.array([parts - 1]), np.array([capacity]), (parts, parts))
     levels, tables = [], []
-    for level, table in _boundary(rates, arrivals, parts, least, last):
+    for level, table in _boundary(rules):
         levels.append(level)
         tables.append(table)
     # all servers are busy on the level below, so the last state of the last queue length there is where a step down ends
@@ -173,13 +197,11 @@ def fork_join(
 
 
 def _boundary(
-    rates: np.ndarray, arrival_rate: float, tasks: int, thresholds: list[int], last: int
+    rules: Rules,
 ) -> Iterator[tuple[Level, np.ndarray]]:
-    """Yield the blocks and the table of phases of levels 0 .. last - 1."""
-    servers = len(rates)
-    everyone = (1 << servers) - 1
-    bits = 1 << np.arange(servers - 1, -1, -1)
-    needed = np.append(np.array(thresholds), _NEVER)
+    """Yield the blocks and the table of phases of levels 0 .. rbar - 1."""
+    rates, tasks, last = rules.rates, rules.tasks, rules.last
+    servers, everyone, bits, needed = rules.servers, rules.everyone, rules.bits, rules.needed
     served = np.concatenate([[0.0], np.cumsum(rates)])
     lengths = np.arange(tasks * (last + 1))
     # per queue length: servers that must be busy, their set, the number of states, and the place of the first in its level
@@ -197,9 +219,9 @@ def _boundary(
         busy = here - first[length] + base[length]
         fixed = forced[length]
 
-        after, started = _arrival(length, busy, tasks, needed, servers)
+        after, started = rules.arrival(length, busy)
         rows, queues = [here], [after]
-        columns, values = [first[after] + started - base[after]], [np.full(size, arrival_rate)]
+        columns, values = [first[after] + started - base[after]], [np.full(size, rules.arrival_rate)]
         waiting = np.flatnonzero(length > 0)
         shorter = length[waiting] - 1
         rows.append(waiting)  # the servers that must be busy stay so, and a task leaves the queue
@@ -232,27 +254,13 @@ def _boundary(
         yield Level(*blocks), table
 
 
-def _arrival(
-    length: np.ndarray, busy: np.ndarray, tasks: int, needed: np.ndarray, servers: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return queue length and busy servers after a job has arrived: its tasks enter the queue one after the other."""
-    everyone = (1 << servers) - 1
-    for _ in range(tasks):
-        # frexp gives the number of bits of a whole number, 0 for 0; its highest bit is the fastest idle server
-        digits = np.frexp(everyone ^ busy)[1].astype(np.int64)
-        starts = needed[servers - digits] <= length + 1
-        busy = np.where(starts, busy | (1 << np.maximum(digits - 1, 0)), busy)
-        length = np.where(starts, length, length + 1)
-    return length, busy
-
-
 def _block(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tuple[int, int]) -> csr_array:
     block = csr_array((values, (rows, columns)), shape=shape)
     block.sort_indices()
     return block
 
 
-def _counts(servers: int, tasks: int, thresholds: list[int], last: int) -> tuple[int, int, int]:
+def _counts(servers: int, tasks: int, thresholds: Sequence[int], last: int) -> tuple[int, int, int]:
     """Return the numbers of states and of entries of levels 0 .. last, and of entries of level 0, before any array exists."""
 
     def below(length: int) -> tuple[int, int]:
@@ -268,38 +276,3 @@ def _counts(servers: int, tasks: int, thresholds: list[int], last: int) -> tuple
 
     states, entries = below(tasks * (last + 1))
     return states, entries, below(tasks)[1]
-
-
-def _service_rates(given: Sequence[float]) -> np.ndarray:
-    rates = positive_rates("service_rates", given)
-    rises = rates[1:] > rates[:-1]
-    if rises.any():
-        server = int(np.argmax(rises))
-        raise ModelError(
-            f"service_rates rises from {rates[server]:g} to {rates[server + 1]:g} at server {server + 1}; allowed are rates "
-            "that do not increase (nothing is sorted: thresholds belong to servers)."
-        )
-    return rates
-
-
-def _thresholds(given: Sequence[int] | None, servers: int) -> list[int]:
-    if given is None:
-        return [1] * servers
-    numbers = parameters.numbers("thresholds", given, f"{servers} whole numbers, one per server")
-    if len(numbers) != servers:
-        raise ModelError(f"thresholds has {len(numbers)} numbers; allowed are {servers}, one per server.")
-    whole = (numbers == np.floor(numbers)) & (np.abs(numbers) < 2**53)
-    if not whole.all():
-        raise ModelError(f"thresholds has the value {numbers[np.argmin(whole)]}; allowed are whole numbers below 2^53.")
-    if numbers[0] != 1:
-        raise ModelError(
-            f"thresholds starts at {numbers[0]:g}; allowed is 1: the fastest server never waits for a queue."
-        )
-    falls = numbers[1:] < numbers[:-1]
-    if falls.any():
-        server = int(np.argmax(falls))
-        raise ModelError(
-            f"thresholds falls from {numbers[server]:g} to {numbers[server + 1]:g} at server {server + 1}; allowed are "
-            "thresholds that never decrease."
-        )
-    return [int(number) for number in numbers]

@@ -1,4 +1,4 @@
-"""Grassmann-Taksar-Heyman elimination: stationary vectors without a subtraction.
+"""Elimination without a subtraction: stationary vectors (Grassmann, Taksar, Heyman) and linear systems of chains.
 
 Source: W. K. Grassmann, M. I. Taksar, D. P. Heyman, *Regenerative analysis and steady state distributions for Markov
 chains*, Operations Research 33 (1985), doi:10.1287/opre.33.5.1107.  Every operation adds, multiplies or divides
@@ -63,3 +63,64 @@ def gth(rates: np.ndarray) -> np.ndarray:
         pi[k] = pi[:k] @ work[:k, k]
     pi /= pi.sum()
     return pi
+
+
+def solve_m_matrix(stay: np.ndarray, leave: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Solve A X = B for an M-matrix A given by its off-diagonal entries -N and its row sums s, without a subtraction.
+
+    The diagonal of A is N 1 + s.  All of N, s and B are non-negative, and so is every number on the way; each entry of X
+    has a relative error of some n eps, whatever the condition of A.  Elimination from the last row to the first in panels,
+    as for stationary distributions; cost 2/3 n^3 + 2 n^2 q multiplications.
+
+    Source: A. S. Alfa, J. Xue, Q. Ye, *Accurate computation of the smallest eigenvalue of a diagonally dominant M-matrix*,
+    Mathematics of Computation 71 (2002) 217-236, doi:10.1090/S0025-5718-01-01325-4.
+
+    Parameters
+    ----------
+    stay : ndarray, shape (n, n)
+        N; the diagonal is not looked at.
+    leave : ndarray, shape (n,)
+        s.
+    right : ndarray, shape (n, q)
+        B.
+
+    Returns
+    -------
+    ndarray, shape (n, q)
+
+    Raises
+    ------
+    ModelError
+        If A is singular: some rows reach no row with s > 0.
+
+    Examples
+    --------
+    >>> solve_m_matrix(np.array([[0, 1.0], [1e20, 0]]), np.array([1e-20, 0]), np.array([[1.0], [0]])).ravel().tolist()
+    [1e+20, 1e+20]
+    """
+    n = len(stay)
+    work = np.hstack([stay, leave[:, None], right])
+    pivots = np.empty(n)
+    for high in range(n, 0, -_PANEL):
+        low = max(0, high - _PANEL)
+        for k in range(high - 1, low - 1, -1):
+            pivot = work[k, :k].sum() + work[k, n]
+            if not pivot > 0:
+                raise ModelError(f"phase {k} and those that it leads to are never left: there is no way out of them.")
+            pivots[k] = pivot
+            work[:k, k] /= pivot
+            # the panel's own rows and columns are brought up to date now; the rest waits for the products below
+            work[low:k, :k] += np.outer(work[low:k, k], work[k, :k])
+            work[low:k, n:] += np.outer(work[low:k, k], work[k, n:])
+            work[:low, low:k] += np.outer(work[:low, k], work[k, low:k])
+        work[:low, :low] += work[:low, low:high] @ work[low:high, :low]
+        work[:low, n:] += work[:low, low:high] @ work[low:high, n:]
+    # the columns of N above the diagonal hold multipliers; those below are still the entries that substitution needs
+    answer = np.ascontiguousarray(work[:, n + 1 :])
+    for low in range(0, n, _PANEL):
+        high = min(low + _PANEL, n)
+        answer[low:high] += work[low:high, :low] @ answer[:low]
+        for k in range(low, high):
+            answer[k] += work[k, low:k] @ answer[low:k]
+            answer[k] /= pivots[k]
+    return answer

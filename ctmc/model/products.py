@@ -150,3 +150,13 @@ def _root(parent: Any, parity: Any, i: Any) -> tuple[Any, Any]:
         color ^= parity[i]
         i = parent[i]
     return i, color
+
+
+@compiled
+def substitute(indptr: Any, targets: Any, rates: Any, exits: Any, order: Any, x: Any) -> None:
+    """Replace x[i] by (x[i] + sum_j rate(i, j) x[j]) / exits[i] for the states in this order; entries are by source."""
+    for i in order:
+        total = x[i]
+        for k in range(indptr[i], indptr[i + 1]):
+            total += rates[k] * x[targets[k]]
+        x[i] = total / exits[i]

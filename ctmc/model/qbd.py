@@ -20,6 +20,7 @@ from ctmc.errors import ModelError
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
+from ctmc.model.phase_type import PhaseType
 from ctmc.model.recipe import Recipe
 from ctmc.model.reward import Reward, variable_rewards
 from ctmc.model.state_space import SLAB, Listed, Variable
@@ -71,6 +72,11 @@ class QBD(Summarised):
         Functions of the states, the level being coordinate 0.
     measures, notes, recipe, content_hash
         As in `Generator`; `measures` is asked about answers for the QBD and for its truncations, which keep it.
+    checks : callable, optional
+        Maps an answer to deviations by name, relative numbers that are 0 but for rounding in a right answer: what is known
+        of the model beside its equations.  The certificate of every answer asks for them.
+    distributions : mapping of str to callable
+        Each maps a `Solution` to the distribution of a random time, by name; see `Solution.distribution`.
 
     Examples
     --------
@@ -90,6 +96,8 @@ class QBD(Summarised):
     notes: tuple[str, ...] = ()
     recipe: Recipe | None = None
     content_hash: str | None = None
+    checks: Callable[[MatrixGeometric], Mapping[str, float]] | None = None
+    distributions: Mapping[str, Callable[[Solution], PhaseType]] = field(default_factory=dict)
 
     @classmethod
     def from_blocks(
@@ -302,7 +310,7 @@ class QBD(Summarised):
         return {}
 
     def replace(self, **changes: Any) -> QBD:
-        """Return a copy with other rewards, measures, notes, recipe or content_hash; blocks are shared."""
+        """Return a copy with other fields, such as rewards or measures; blocks are shared."""
         changed = copy.copy(self)
         changed.__dict__.pop("all_rewards", None)
         for name, value in changes.items():

@@ -1,4 +1,4 @@
-"""What is asked of an answer, as text: a measure, a reward, a component of one, a label or a condition."""
+"""What is asked of an answer, as text: a measure, a reward, a component of one, a label, a percentile or a condition."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from ctmc.solution import Solution
 
 _NAME = re.compile(r"\s*([^\W\d]\w*)\s*(?:\[\s*(\d+)\s*\])?\s*")
+_PERCENTILE = re.compile(r"\s*p(\d{1,2}(?:\.\d+)?)\s*\(\s*([^\W\d]\w*)\s*\)\s*")
 
 
 def check_measure(text: str) -> None:
-    """Raise `ModelError` if the text is neither a name, nor ``name[index]``, nor a condition.
+    """Raise `ModelError` if the text is neither a name, ``name[index]``, a percentile ``p95(name)``, nor a condition.
 
     Examples
     --------
@@ -26,7 +27,7 @@ def check_measure(text: str) -> None:
     Traceback (most recent call last):
     ctmc.errors.ModelError: condition 'jobs >> 10': expected a name or a number at position 6, found '>'.
     """
-    if _NAME.fullmatch(text) is None:
+    if _NAME.fullmatch(text) is None and _PERCENTILE.fullmatch(text) is None:
         predicate.parse(text)
 
 
@@ -38,7 +39,8 @@ def evaluate_measure(solution: Solution, text: str) -> Any:
     solution : Solution
     text : str
         The name of a measure, else of a reward (its expectation), else of a label (its probability); ``name[index]`` for
-        one component; or a condition such as ``jobs >= 10`` (its probability).
+        one component; ``p95(name)`` or ``p99.9(name)``, a percentile of a distribution that the model knows; or a condition
+        such as ``jobs >= 10`` (its probability).
 
     Returns
     -------
@@ -57,6 +59,9 @@ def evaluate_measure(solution: Solution, text: str) -> Any:
     >>> evaluate_measure(ctmc.solve(ctmc.Stationary(queue), "gth"), "jobs >= 1")
     0.5
     """
+    percentile = _PERCENTILE.fullmatch(text)
+    if percentile is not None:
+        return solution.distribution(percentile[2]).quantile(float(percentile[1]) / 100)
     match = _NAME.fullmatch(text)
     if match is None:
         return solution.probability(text)

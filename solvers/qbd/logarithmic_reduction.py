@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,12 +11,14 @@ import numpy as np
 
 import ctmc
 from ctmc import registry
-from ctmc.errors import ModelError, ReducibleError, UnsupportedProblemError
+from ctmc.errors import ReducibleError, UnsupportedProblemError
+from ctmc.model.elimination import solve_m_matrix
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome, Status
+from ctmc.solve import SMALL
 from ctmc.solver import Solver
 from ctmc.trace import Trace
 from solvers._options import check_count
@@ -23,7 +26,6 @@ from solvers._options import check_count
 _log = logging.getLogger("ctmc.solvers.logarithmic_reduction")
 
 _BEYOND = 1e-32
-_PANEL = 64
 _WORKING_MATRICES = 16
 
 
@@ -58,8 +60,10 @@ class LogarithmicReduction:
     ----------
     max_iterations : int
         Most doublings of the step.
-    boundary_solver : str or solver
-        Any solver of a stationary problem on a finite chain, for instance ``"sparse_lu"`` or ``"gmres(restart=30)"``.
+    boundary_solver : str or solver, optional
+        Any solver of a stationary problem on a finite chain, for instance ``"sparse_lu"`` or ``"gmres(restart=30)"``.  By
+        default ``"gth"`` up to 3000 boundary states, and ``"gauss_seidel"`` above: on boundaries of queues it takes seconds
+        for 100,000 states, where factors fill and GMRES is slow.  The solution's `solver` names the one that was taken.
 
     References
     ----------
@@ -78,14 +82,15 @@ class LogarithmicReduction:
     solves: ClassVar = (Stationary,)
     needs: ClassVar = QBD
     max_iterations: int = 50
-    boundary_solver: Any = "gth"
+    boundary_solver: Any = None
 
     def __post_init__(self) -> None:
         check_count("max_iterations", self.max_iterations)
-        self._boundary_method()
+        self._boundary_method(1)
 
-    def _boundary_method(self) -> Solver:
-        method = registry.make_solver(self.boundary_solver)
+    def _boundary_method(self, size: int) -> Solver:
+        given = self.boundary_solver
+        method = registry.make_solver(("gth" if size <= SMALL else "gauss_seidel") if given is None else given)
         if Stationary not in method.solves or not issubclass(Generator, method.needs):
             raise UnsupportedProblemError(
                 f"boundary_solver is {registry.solver_name(method)}, which does not take a Stationary problem on a "
@@ -105,7 +110,7 @@ class LogarithmicReduction:
         chain = queue.censored_boundary(g)
         question = Stationary(chain, tolerance=problem.tolerance / 2)  # the other half is for the levels above
         try:
-            boundary = ctmc.solve(question, self._boundary_method(), time_limit=trace.remaining, check=False)
+            boundary = ctmc.solve(question, self._boundary_method(chain.size), time_limit=trace.remaining, check=False)
         except ReducibleError as error:
             raise ReducibleError(
                 f"the QBD has several recurrent classes and so no single stationary distribution: watched on its "
@@ -118,7 +123,8 @@ class LogarithmicReduction:
         ends = np.cumsum([len(table) for table in queue.phases])[:-1]
         whole = MatrixGeometric(tuple(np.split(boundary.value, ends)), r, g)
         scaled = MatrixGeometric(tuple(vector / whole.mass for vector in whole.boundary), r, g)
-        return Outcome(scaled, status, trace.history)
+        taken = self.boundary_solver or registry.snake_case(boundary.solver.partition("(")[0])
+        return Outcome(scaled, status, trace.history, solver=repr(dataclasses.replace(self, boundary_solver=taken)))
 
 
 def first_passage(queue: QBD, trace: Trace, limit: int) -> tuple[np.ndarray, np.ndarray]:
@@ -170,69 +176,6 @@ def rate_matrix(queue: QBD, g: np.ndarray, beyond: np.ndarray) -> np.ndarray:
     stay = _off_diagonal(queue.local.toarray() + queue.up @ g)
     leave = queue.down.sum(axis=1) + queue.up @ beyond
     return np.asarray(queue.up @ solve_m_matrix(stay, leave, np.eye(queue.phase_count)))
-
-
-def solve_m_matrix(stay: np.ndarray, leave: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Solve A X = B for an M-matrix A given by its off-diagonal entries -N and its row sums s, without a subtraction.
-
-    The diagonal of A is N 1 + s.  All of N, s and B are non-negative, and so is every number on the way; each entry of X
-    has a relative error of some n eps, whatever the condition of A.  Elimination from the last row to the first in panels,
-    as for stationary distributions; cost 2/3 n^3 + 2 n^2 q multiplications.
-
-    Source: A. S. Alfa, J. Xue, Q. Ye, *Accurate computation of the smallest eigenvalue of a diagonally dominant M-matrix*,
-    Mathematics of Computation 71 (2002) 217-236, doi:10.1090/S0025-5718-01-01325-4.
-
-    Parameters
-    ----------
-    stay : ndarray, shape (n, n)
-        N; the diagonal is not looked at.
-    leave : ndarray, shape (n,)
-        s.
-    right : ndarray, shape (n, q)
-        B.
-
-    Returns
-    -------
-    ndarray, shape (n, q)
-
-    Raises
-    ------
-    ModelError
-        If A is singular: some rows reach no row with s > 0.
-
-    Examples
-    --------
-    >>> solve_m_matrix(np.array([[0, 1.0], [1e20, 0]]), np.array([1e-20, 0]), np.array([[1.0], [0]])).ravel().tolist()
-    [1e+20, 1e+20]
-    """
-    n = len(stay)
-    work = np.hstack([stay, leave[:, None], right])
-    pivots = np.empty(n)
-    for high in range(n, 0, -_PANEL):
-        low = max(0, high - _PANEL)
-        for k in range(high - 1, low - 1, -1):
-            pivot = work[k, :k].sum() + work[k, n]
-            if not pivot > 0:
-                raise ModelError(
-                    f"phase {k} and those that it leads to are never left: the level cannot fall from there."
-                )
-            pivots[k] = pivot
-            work[:k, k] /= pivot
-            # the panel's own rows and columns are brought up to date now; the rest waits for the products below
-            work[low:k, :k] += np.outer(work[low:k, k], work[k, :k])
-            work[low:k, n:] += np.outer(work[low:k, k], work[k, n:])
-            work[:low, low:k] += np.outer(work[:low, k], work[k, low:k])
-        work[:low, :low] += work[:low, low:high] @ work[low:high, :low]
-        work[:low, n:] += work[:low, low:high] @ work[low:high, n:]
-    # the columns of N above the diagonal hold multipliers; those below are still the entries that substitution needs
-    answer = np.ascontiguousarray(work[:, n + 1 :])
-    for low in range(0, n, _PANEL):
-        high = min(low + _PANEL, n)
-        answer[low:high] += work[low:high, :low] @ answer[:low]
-        for k in range(low, high):
-            answer[k] += work[k, low:k] @ answer[low:k]
-            answer[k] /= pivots[k]
-    return answer
 
 
 def _off_diagonal(matrix: np.ndarray) -> np.ndarray:

@@ -11,12 +11,12 @@ from scipy.linalg.blas import daxpy
 from ctmc.certificate import rounding_floor
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
+from ctmc.model.poisson_weights import PoissonWeights, poisson_weights
 from ctmc.problem import Transient
 from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
 from solvers._kernels import step_and_sum
 from solvers._options import check_between, check_count
-from solvers._poisson_weights import PoissonWeights, poisson_weights
 
 _STRIDE = 8
 """Products between two looks at the monitor and at steady-state detection."""
