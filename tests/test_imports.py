@@ -40,7 +40,7 @@ MODEL = (
         "communication",
         "recipe",
     ),
-    *("elimination", "generator", "qbd", "absorption", "exchange"),
+    *("elimination", "generator", "matrix_geometric", "qbd", "absorption", "exchange"),
 )
 FRONT = ("study", "cli", "__main__")
 """Rooms that may take names from `ctmc` itself, which knows everything."""
@@ -109,6 +109,8 @@ def forbidden(module: str, target: str) -> str | None:
         if other[0] == "ctmc" or (other[0] == own[0] and (len(other) == 1 or other[1].startswith("_"))):
             return None
         family = 2 if own[0] == "builders" else 3
+        if len(other) == 3 and other[:2] == own[:2] and other[2].startswith("_"):
+            return None  # what the methods of a topic share
         if own[:family] == other[:family] or (own[0] == "solvers" and other == own[:2]):
             return None
         return f"{own[0]} import ctmc only, and their own parts"

@@ -19,6 +19,7 @@ from scipy.sparse import block_array, csr_array, dia_array, issparse
 from ctmc.errors import ModelError
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
+from ctmc.model.matrix_geometric import MatrixGeometric as MatrixGeometric
 from ctmc.model.memory import require_memory
 from ctmc.model.recipe import Recipe
 from ctmc.model.reward import Reward, variable_rewards
@@ -348,98 +349,6 @@ class QBD(Summarised):
             rows += [(name, value) for name, value in self.recipe.parameters.items() if value is not None]
         rows += [("note", note) for note in self.notes]
         return f"QBD{': ' + self.recipe.builder if self.recipe else ''}", rows
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class MatrixGeometric(Summarised):
-    """A stationary distribution over levels: boundary vectors, then pi_{b+k} = pi_b R^k.
-
-    Attributes
-    ----------
-    boundary : tuple of ndarray, shape (phases of the level,)
-        pi_0 .. pi_b.
-    r : ndarray, shape (m, m)
-        R: expected visits to the level above, per unit of exit flow.
-    g : ndarray, shape (m, m), or None
-        G: first passage probabilities to the level below.
-
-    Examples
-    --------
-    >>> answer = MatrixGeometric((np.array([.5]),), np.array([[.5]]))          # M/M/1 at load 1/2
-    >>> float(answer.tail(3)), answer.decay_rate, answer.mean_level
-    (0.125, 0.5, 1.0)
-    """
-
-    boundary: tuple[np.ndarray, ...]
-    r: np.ndarray
-    g: np.ndarray | None = None
-
-    def __post_init__(self) -> None:
-        for array in (*self.boundary, self.r, *(() if self.g is None else (self.g,))):
-            array.flags.writeable = False
-
-    @cached_property
-    def decay_rate(self) -> float:
-        """The spectral radius of R, by which the mass of a level shrinks from one to the next (caudal characteristic)."""
-        return float(np.abs(np.linalg.eigvals(self.r)).max())
-
-    @cached_property
-    def _sums(self) -> tuple[np.ndarray, np.ndarray]:
-        # (I - R)^-1 1 and (I - R)^-2 R 1
-        identity = np.eye(len(self.r))
-        once = np.linalg.solve(identity - self.r, np.ones(len(self.r)))
-        return once, np.linalg.solve(identity - self.r, self.r @ once)
-
-    def mass_from(self, weights: np.ndarray) -> float:
-        """Return the mass of weights, weights R, weights R^2, ..; shape (m,)."""
-        return float(weights @ self._sums[0])
-
-    def level(self, k: int) -> np.ndarray:
-        """Return the probabilities of the states of level k >= 0, shape (phases,)."""
-        _check_level(k)
-        last = len(self.boundary) - 1
-        if k <= last:
-            return self.boundary[k]
-        return np.asarray(self.boundary[-1] @ np.linalg.matrix_power(self.r, k - last))
-
-    def tail(self, k: int) -> float:
-        """Return the probability of levels k, k + 1, .. for k >= 0."""
-        _check_level(k)
-        last = len(self.boundary) - 1
-        if k > last:
-            return self.mass_from(self.level(k))
-        return float(sum(weights.sum() for weights in self.boundary[k:last])) + self.mass_from(self.boundary[-1])
-
-    @property
-    def mass(self) -> float:
-        """The total probability, 1 up to rounding."""
-        return self.tail(0)
-
-    @cached_property
-    def mean_level(self) -> float:
-        """The mean level, in closed form over the repeating levels."""
-        last = len(self.boundary) - 1
-        low = sum(k * float(weights.sum()) for k, weights in enumerate(self.boundary[:last]))
-        top = self.boundary[-1]
-        return low + last * self.mass_from(top) + float(top @ self._sums[1])
-
-    @property
-    def repeating_phases(self) -> np.ndarray:
-        """Total mass per phase of levels b, b + 1, ..: pi_b (I - R)^-1, shape (m,)."""
-        return np.asarray(np.linalg.solve(np.eye(len(self.r)) - self.r.T, self.boundary[-1]))
-
-    def _summary(self) -> tuple[str, Rows]:
-        rows: list[tuple[str, object]] = [
-            ("mean level", f"{self.mean_level:.10g}"),
-            ("decay rate", f"{self.decay_rate:.10g}"),
-        ]
-        rows += [(f"level {k}", f"{weights.sum():.6g}") for k, weights in enumerate(self.boundary[:6])]
-        return "Matrix-geometric distribution", rows
-
-
-def _check_level(k: int) -> None:
-    if k < 0:
-        raise ModelError(f"level is {k}; allowed are levels 0 and up.")
 
 
 def _block(name: str, given: Any) -> csr_array:

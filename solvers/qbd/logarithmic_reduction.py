@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 import ctmc
-from ctmc import registry
-from ctmc.errors import ModelError, ReducibleError, UnsupportedProblemError
-from ctmc.model.generator import Generator
-from ctmc.model.memory import require_memory
-from ctmc.model.qbd import QBD, MatrixGeometric
+from ctmc.model.qbd import QBD
 from ctmc.problem import Stationary
-from ctmc.solution import Outcome, Status
-from ctmc.solver import Solver
+from ctmc.solution import Outcome
 from ctmc.trace import Trace
 from solvers._options import check_count
-
-_log = logging.getLogger("ctmc.solvers.logarithmic_reduction")
+from solvers.qbd._m_matrix import drop_negligible, inverse
+from solvers.qbd._matrix_analytic import Blocks, begin, boundary_method, conclude, dense
 
 _BEYOND = 1e-32
-_PANEL = 64
 _WORKING_MATRICES = 16
 
 
@@ -82,51 +75,23 @@ class LogarithmicReduction:
 
     def __post_init__(self) -> None:
         check_count("max_iterations", self.max_iterations)
-        self._boundary_method()
-
-    def _boundary_method(self) -> Solver:
-        method = registry.make_solver(self.boundary_solver)
-        if Stationary not in method.solves or not issubclass(Generator, method.needs):
-            raise UnsupportedProblemError(
-                f"boundary_solver is {registry.solver_name(method)}, which does not take a Stationary problem on a "
-                "Generator; allowed are solvers that do, such as gth, sparse_lu or gmres."
-            )
-        return method
+        boundary_method(self.boundary_solver)
 
     def run(self, problem: Stationary, trace: Trace) -> Outcome:
         """Return the stationary distribution as boundary vectors, R and G."""
-        queue = problem.model
-        m = queue.phase_count
-        size = _WORKING_MATRICES * 8 * m * m
-        require_memory("logarithmic_reduction, which works on dense matrices of all phases,", size, states=m)
+        blocks = begin("logarithmic_reduction", problem.model, _WORKING_MATRICES)
         trace.tolerance = min(trace.tolerance, _BEYOND)
-        g, beyond = first_passage(queue, trace, self.max_iterations)
-        r = rate_matrix(queue, g, beyond)
-        chain = queue.censored_boundary(g)
-        question = Stationary(chain, tolerance=problem.tolerance / 2)  # the other half is for the levels above
-        try:
-            boundary = ctmc.solve(question, self._boundary_method(), time_limit=trace.remaining, check=False)
-        except ReducibleError as error:
-            raise ReducibleError(
-                f"the QBD has several recurrent classes and so no single stationary distribution: watched on its "
-                f"boundary, {error}"
-            ) from None
-        status = trace.status
-        if status is Status.CONVERGED and not boundary.converged:
-            status = boundary.status
-            _log.info("the boundary was not solved by %s: %s, %s", boundary.solver, status.name, boundary.reason)
-        ends = np.cumsum([len(table) for table in queue.phases])[:-1]
-        whole = MatrixGeometric(tuple(np.split(boundary.value, ends)), r, g)
-        scaled = MatrixGeometric(tuple(vector / whole.mass for vector in whole.boundary), r, g)
-        return Outcome(scaled, status, trace.history)
+        g, beyond = first_passage(blocks, trace, self.max_iterations)
+        r = np.asarray(blocks.up @ blocks.visits(g, beyond))
+        return conclude(problem, trace, g, r, self.boundary_solver)
 
 
-def first_passage(queue: QBD, trace: Trace, limit: int) -> tuple[np.ndarray, np.ndarray]:
+def first_passage(blocks: Blocks, trace: Trace, limit: int) -> tuple[np.ndarray, np.ndarray]:
     """Find G by doubling the step.
 
     Parameters
     ----------
-    queue : QBD
+    blocks : Blocks
         With m phases.
     trace : Trace
         Told the largest row sum of T after each iteration.
@@ -140,101 +105,16 @@ def first_passage(queue: QBD, trace: Trace, limit: int) -> tuple[np.ndarray, np.
     beyond : ndarray, shape (m,)
         T 1 = 1 - G 1: what is missing in the row sums of G.
     """
-    m = queue.phase_count
-    rates = _off_diagonal(queue.local.toarray())
-    moves = solve_m_matrix(
-        rates, queue.up.sum(axis=1) + queue.down.sum(axis=1), np.hstack([queue.up.toarray(), queue.down.toarray()])
-    )
-    up, down = moves[:, :m], moves[:, m:]
+    away = inverse(blocks.stay, blocks.leave_up + blocks.leave_down)
+    up, down = (away @ dense(block) for block in (blocks.up, blocks.down))
     g, above = down.copy(), up.copy()
     while not trace.finished(float(above.sum(axis=1).max()), limit=limit):
-        both = np.hstack([up @ up, down @ down])
+        rise, fall = up @ up, down @ down
         # the row sums of the matrix are those of the right sides, so rows of H + L sum to 1 anew, whatever went before
-        moves = solve_m_matrix(up @ down + down @ up, both.sum(axis=1), both)
-        up, down = moves[:, :m], moves[:, m:]
+        both = inverse(up @ down + down @ up, rise.sum(axis=1) + fall.sum(axis=1))
+        up, down = both @ rise, both @ fall
+        for matrix in (up, down):
+            drop_negligible(matrix)
         g += above @ down
         above = above @ up
     return g, above.sum(axis=1)
-
-
-def rate_matrix(queue: QBD, g: np.ndarray, beyond: np.ndarray) -> np.ndarray:
-    """Return R = up (-U)^-1 with U = local + up G, shape (m, m); the row sums of -U are (down + up (I - G)) 1.
-
-    Parameters
-    ----------
-    queue : QBD
-    g : ndarray, shape (m, m)
-    beyond : ndarray, shape (m,)
-        (I - G) 1, without cancellation.
-    """
-    stay = _off_diagonal(queue.local.toarray() + queue.up @ g)
-    leave = queue.down.sum(axis=1) + queue.up @ beyond
-    return np.asarray(queue.up @ solve_m_matrix(stay, leave, np.eye(queue.phase_count)))
-
-
-def solve_m_matrix(stay: np.ndarray, leave: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Solve A X = B for an M-matrix A given by its off-diagonal entries -N and its row sums s, without a subtraction.
-
-    The diagonal of A is N 1 + s.  All of N, s and B are non-negative, and so is every number on the way; each entry of X
-    has a relative error of some n eps, whatever the condition of A.  Elimination from the last row to the first in panels,
-    as for stationary distributions; cost 2/3 n^3 + 2 n^2 q multiplications.
-
-    Source: A. S. Alfa, J. Xue, Q. Ye, *Accurate computation of the smallest eigenvalue of a diagonally dominant M-matrix*,
-    Mathematics of Computation 71 (2002) 217-236, doi:10.1090/S0025-5718-01-01325-4.
-
-    Parameters
-    ----------
-    stay : ndarray, shape (n, n)
-        N; the diagonal is not looked at.
-    leave : ndarray, shape (n,)
-        s.
-    right : ndarray, shape (n, q)
-        B.
-
-    Returns
-    -------
-    ndarray, shape (n, q)
-
-    Raises
-    ------
-    ModelError
-        If A is singular: some rows reach no row with s > 0.
-
-    Examples
-    --------
-    >>> solve_m_matrix(np.array([[0, 1.0], [1e20, 0]]), np.array([1e-20, 0]), np.array([[1.0], [0]])).ravel().tolist()
-    [1e+20, 1e+20]
-    """
-    n = len(stay)
-    work = np.hstack([stay, leave[:, None], right])
-    pivots = np.empty(n)
-    for high in range(n, 0, -_PANEL):
-        low = max(0, high - _PANEL)
-        for k in range(high - 1, low - 1, -1):
-            pivot = work[k, :k].sum() + work[k, n]
-            if not pivot > 0:
-                raise ModelError(
-                    f"phase {k} and those that it leads to are never left: the level cannot fall from there."
-                )
-            pivots[k] = pivot
-            work[:k, k] /= pivot
-            # the panel's own rows and columns are brought up to date now; the rest waits for the products below
-            work[low:k, :k] += np.outer(work[low:k, k], work[k, :k])
-            work[low:k, n:] += np.outer(work[low:k, k], work[k, n:])
-            work[:low, low:k] += np.outer(work[:low, k], work[k, low:k])
-        work[:low, :low] += work[:low, low:high] @ work[low:high, :low]
-        work[:low, n:] += work[:low, low:high] @ work[low:high, n:]
-    # the columns of N above the diagonal hold multipliers; those below are still the entries that substitution needs
-    answer = np.ascontiguousarray(work[:, n + 1 :])
-    for low in range(0, n, _PANEL):
-        high = min(low + _PANEL, n)
-        answer[low:high] += work[low:high, :low] @ answer[:low]
-        for k in range(low, high):
-            answer[k] += work[k, low:k] @ answer[low:k]
-            answer[k] /= pivots[k]
-    return answer
-
-
-def _off_diagonal(matrix: np.ndarray) -> np.ndarray:
-    np.fill_diagonal(matrix, 0.0)
-    return matrix
