@@ -138,7 +138,13 @@ def solvers_for(problem: Any) -> list[str]:
 
 def takes(kind: Any, problem: Any) -> bool:
     """Return whether a solver (class or instance) takes a problem with its model."""
-    return isinstance(problem, kind.solves) and isinstance(problem.model, kind.needs)
+    return isinstance(problem, kind.solves) and isinstance(problem.model, kind.needs) and not _refusal(kind, problem)
+
+
+def _refusal(kind: Any, problem: Any) -> str:
+    """Return why a solver that needs some structure refuses this model, or ''."""
+    refuses = getattr(kind, "refuses", None)
+    return str(refuses(problem.model)) if refuses is not None else ""
 
 
 def check_takes(solver: Solver, problem: Any) -> None:
@@ -146,8 +152,10 @@ def check_takes(solver: Solver, problem: Any) -> None:
     if takes(solver, problem):
         return
     others = ", ".join(solvers_for(problem)) or "none"
+    known = isinstance(problem, solver.solves) and isinstance(problem.model, solver.needs)
+    reason = f" ({_refusal(solver, problem)})" if known else ""
     raise UnsupportedProblemError(
-        f"{solver_name(solver)} does not take a {type(problem).__name__} problem on a {type(problem.model).__name__}; "
+        f"{solver_name(solver)} does not take a {type(problem).__name__} problem on a {type(problem.model).__name__}{reason}; "
         f"solvers that do: {others}."
     )
 

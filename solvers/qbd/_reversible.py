@@ -16,7 +16,8 @@ from ctmc.trace import Trace
 from solvers.qbd._m_matrix import NEGLIGIBLE, drop_negligible, inverse
 from solvers.qbd._matrix_analytic import Blocks, off_diagonal
 
-_LEAF = 32
+_PANEL = 32
+_TILE = 32
 _SPREAD = 1e60
 _SAME = 1e-13
 
@@ -52,8 +53,8 @@ def phase_weights(queue: QBD) -> np.ndarray | None:
 def halve_reversible(blocks: Blocks, weights: np.ndarray, trace: Trace, limit: int) -> tuple[np.ndarray, np.ndarray]:
     """Return G and R by cyclic reduction on symmetric blocks, without a subtraction.
 
-    With X = diag(weights), all of X up, X stay and X down are symmetric and stay so.  With W^T W = (-X local)^-1 and
-    Y = W [up, down], one product Y^T Y has the next up and down on its diagonal and what home gains beside it.
+    With X = diag(weights), all of X up, X stay and X down are symmetric and stay so.  With C C^T = -X local and
+    Y = C^-1 [up, down], one product Y^T Y has the next up and down on its diagonal and what home gains beside it.
 
     Parameters
     ----------
@@ -66,53 +67,54 @@ def halve_reversible(blocks: Blocks, weights: np.ndarray, trace: Trace, limit: i
         Most iterations.
     """
     m = len(weights)
-    rises, falls = weights * blocks.leave_up, weights * blocks.leave_down
-    both = np.hstack([np.diag(rises), np.diag(falls)])
-    stay = weights[:, None] * blocks.stay
-    stay = (stay + stay.T) / 2
-    home, sums, leave = stay.copy(), rises + falls, falls
+    rises, leave = weights * blocks.leave_up, weights * blocks.leave_down
+    half = weights[:, None] * blocks.stay / 2
+    half = (half + half.T) / 2  # half of X stay; what home gains is added to its transpose, and stay is the sum of both
+    gained = half.copy()
     scale = float(blocks.leave_down.max())
-    factor, moved, gram = np.zeros((m, m)), np.empty((m, 2 * m)), np.zeros((2 * m, 2 * m), order="F")
-    quarter = max(1, -(-m // 4))
+    work, moved, gram = np.empty((m, 3 * m)), np.empty((m, 3 * m)), np.zeros((2 * m, 2 * m), order="F")
+    work[:, m:] = np.hstack([np.diag(rises), np.diag(leave)])
     while not trace.finished(float((rises / weights).max()) / scale, limit=limit):
-        _inverse_factor(stay, sums, factor, 0)
-        drop_negligible(factor)
-        for low in range(0, m, quarter):  # above its diagonal the factor is zero
-            high = min(low + quarter, m)
-            np.matmul(factor[low:high, :high], both[:high], out=moved[low:high])
-        rises = moved[:, :m].T @ moved[:, :m].sum(axis=1)
+        np.add(gained, gained.T, out=work[:, :m])
+        _eliminate(work, work[:, m:].sum(axis=1), moved)
+        rising, falling = moved[:, m : 2 * m], moved[:, 2 * m :]
+        rises = rising.T @ rising.sum(axis=1)
         if float((rises / weights).max()) <= trace.tolerance * scale:
-            home += moved[:, :m].T @ moved[:, m:]
+            gained += falling.T @ rising
             continue  # the last iteration: only home is needed
-        gram = dsyrk(1.0, moved.T, c=gram, overwrite_c=1, lower=0)
-        _unfold(gram.T, both, stay, home, sums)
-    visits = inverse(home, leave) * weights
+        gram = dsyrk(1.0, moved[:, m:].T, c=gram, overwrite_c=1, lower=0)
+        _unfold(gram.T, work, gained)
+    visits = inverse(gained.T + half, weights * blocks.leave_down) * weights
     return visits * blocks.leave_down, blocks.leave_up[:, None] * visits
 
 
-def _inverse_factor(stay: np.ndarray, leave: np.ndarray, answer: np.ndarray, first: int) -> None:
-    """Fill in W, lower triangular, with W^T W the inverse of the symmetric M-matrix diag(N 1 + s) - N."""
-    n = len(stay)
-    if n <= _LEAF:
-        stuck = _inverse_factor_leaf(stay, leave, answer)
+def _eliminate(work: np.ndarray, sums: np.ndarray, moved: np.ndarray) -> None:
+    """Set moved to C^-1 [N, B] above the diagonal for work = [N, B] and diag(N 1 + s) - N = C C^T.
+
+    Rows are eliminated in panels from the first to the last; each is brought up to date by one product with all before it.
+    """
+    n = len(work)
+    leaving = np.empty(n)
+    for low in range(0, n, _PANEL):
+        high = min(low + _PANEL, n)
+        before = moved[:low, low:high].T
+        panel = work[low:high, low:] + before @ moved[:low, low:]
+        leaving[low:high] = sums[low:high] + before @ leaving[:low]
+        size = high - low
+        factor = np.zeros((size, size))
+        stuck = _inverse_factor(panel[:, :size], leaving[low:high] + panel[:, size : n - low].sum(axis=1), factor)
         if stuck >= 0:
             raise ModelError(
-                f"phase {first + stuck} and those that it leads to are never left: the level cannot fall from there."
+                f"phase {low + stuck} and those that it leads to are never left: the level cannot fall from there."
             )
-        return
-    half = n // 2
-    b = stay[:half, half:]
-    high, low = answer[:half, :half], answer[half:, half:]
-    _inverse_factor(stay[:half, :half], leave[:half] + b.sum(axis=1), high, first)
-    across = high @ b
-    below = leave[half:] + across.T @ (high @ leave[:half])
-    _inverse_factor(stay[half:, half:] + across.T @ across, below, low, first + half)
-    np.matmul(low @ across.T, high, out=answer[half:, :half])
+        np.matmul(factor, panel[:, size:], out=moved[low:high, high:])
+        drop_negligible(moved[low:high, high:])
+        leaving[low:high] = factor @ leaving[low:high]
 
 
 @compiled
-def _inverse_factor_leaf(stay: Any, leave: Any, answer: Any) -> int:
-    """Do the same for a small matrix, row by row; return -1, or the row with a pivot of zero."""
+def _inverse_factor(stay: Any, leave: Any, answer: Any) -> int:
+    """Fill in W = C^-1, lower triangular, for a small symmetric M-matrix; return -1, or the row with a pivot of zero."""
     n = stay.shape[0]
     work = stay.copy()
     sums = leave.copy()
@@ -128,41 +130,32 @@ def _inverse_factor_leaf(stay: Any, leave: Any, answer: Any) -> int:
         answer[k, k] = root
         for i in range(k + 1, n):
             factor = work[k, i] / pivot
-            if k == 0:
-                answer[i, 0] = 0.0
             if factor != 0.0:
                 for j in range(i, n):
                     work[i, j] += factor * work[k, j]
                 sums[i] += factor * sums[k]
             below = work[k, i] * root
-            for j in range(k):
+            for j in range(k + 1):
                 answer[i, j] += below * answer[k, j]
-            answer[i, k] = below * root
     return -1
 
 
 @compiled
-def _unfold(gram: Any, both: Any, stay: Any, home: Any, sums: Any) -> None:
-    """Take [up, down], what stay and home gain, and the row sums of up + down from the lower half of Y^T Y."""
-    n = stay.shape[0]
+def _unfold(gram: Any, work: Any, gained: Any) -> None:
+    """Take up, down and what home gains from the lower half of Y^T Y; up and down are mirrored tile by tile."""
+    n = gained.shape[0]
     for i in range(n):
+        for j in range(n):
+            gained[i, j] += gram[n + i, j]
         for j in range(i + 1):
             value = gram[i, j]
-            value = value if value > NEGLIGIBLE else 0.0
-            both[i, j] = value
-            both[j, i] = value
+            work[i, n + j] = value if value > NEGLIGIBLE else 0.0
+        for j in range(i + 1):
             value = gram[n + i, n + j]
-            value = value if value > NEGLIGIBLE else 0.0
-            both[i, n + j] = value
-            both[j, n + i] = value
-        for j in range(n):
-            value = gram[n + i, j]
-            value = value if value > NEGLIGIBLE else 0.0
-            home[j, i] += value
-            stay[i, j] += value
-            stay[j, i] += value
-    for i in range(n):
-        total = 0.0
-        for j in range(2 * n):
-            total += both[i, j]
-        sums[i] = total
+            work[i, 2 * n + j] = value if value > NEGLIGIBLE else 0.0
+    for offset in (n, 2 * n):
+        for top in range(0, n, _TILE):
+            for first in range(0, top + 1, _TILE):
+                for i in range(top, min(top + _TILE, n)):
+                    for j in range(first, min(first + _TILE, i)):
+                        work[j, offset + i] = work[i, offset + j]

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-import ctmc
 from ctmc.model.qbd import QBD
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome
@@ -72,6 +71,7 @@ class CyclicReduction:
 
     Examples
     --------
+    >>> import ctmc
     >>> queue = QBD.from_blocks([[0.3]], [[-1.3]], [[1.0]])                     # M/M/1 at load 0.3
     >>> round(ctmc.solve(Stationary(queue), CyclicReduction()).value.decay_rate, 12)
     0.3

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-import ctmc
 from ctmc.errors import ModelError
 from ctmc.model.qbd import QBD
 from ctmc.problem import Stationary
@@ -67,6 +66,7 @@ class FunctionalIteration:
 
     Examples
     --------
+    >>> import ctmc
     >>> queue = QBD.from_blocks([[0.3]], [[-1.3]], [[1.0]])                     # M/M/1 at load 0.3
     >>> round(ctmc.solve(Stationary(queue), FunctionalIteration()).value.decay_rate, 12)
     0.3

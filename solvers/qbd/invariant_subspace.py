@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.linalg import LinAlgError, schur
 
-import ctmc
 from ctmc.model.qbd import QBD
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome, Status
@@ -48,6 +47,7 @@ class InvariantSubspace:
 
     Examples
     --------
+    >>> import ctmc
     >>> queue = QBD.from_blocks([[0.3]], [[-1.3]], [[1.0]])                     # M/M/1 at load 0.3
     >>> round(ctmc.solve(Stationary(queue), InvariantSubspace()).value.decay_rate, 12)
     0.3

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-import ctmc
 from ctmc.model.qbd import QBD
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome
@@ -62,6 +61,7 @@ class LogarithmicReduction:
 
     Examples
     --------
+    >>> import ctmc
     >>> queue = QBD.from_blocks([[0.3]], [[-1.3]], [[1.0]])                     # M/M/1 at load 0.3
     >>> solution = ctmc.solve(Stationary(queue), LogarithmicReduction())
     >>> solution.value.r.tolist(), round(solution.value.mean_level, 12)

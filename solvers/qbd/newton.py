@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-import ctmc
 from ctmc.model.qbd import QBD
 from ctmc.problem import Stationary
-from ctmc.solution import Outcome
+from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
 from solvers._options import check_count
 from solvers.qbd._m_matrix import drop_negligible
@@ -53,6 +52,7 @@ class Newton:
 
     Examples
     --------
+    >>> import ctmc
     >>> queue = QBD.from_blocks([[0.3]], [[-1.3]], [[1.0]])                     # M/M/1 at load 0.3
     >>> round(ctmc.solve(Stationary(queue), Newton()).value.decay_rate, 12)
     0.3
@@ -72,9 +72,13 @@ class Newton:
         blocks = begin("newton", problem.model, _WORKING_MATRICES)
         trace.tolerance = min(trace.tolerance, _RISE)
         g = rise(blocks, trace, self.max_iterations)
-        g /= g.sum(axis=1, keepdims=True)
-        visits = blocks.visits(g)
-        return conclude(problem, trace, visits @ dense(blocks.down), np.asarray(blocks.up @ visits), self.boundary_solver)
+        missing = np.maximum(1 - g.sum(axis=1), 0.0)
+        if trace.status is Status.CONVERGED:
+            g, missing = g / g.sum(axis=1, keepdims=True), np.zeros_like(missing)
+        visits = blocks.visits(g, missing)
+        return conclude(
+            problem, trace, visits @ dense(blocks.down), np.asarray(blocks.up @ visits), self.boundary_solver
+        )
 
 
 def rise(blocks: Blocks, trace: Trace, limit: int) -> np.ndarray:
