@@ -147,7 +147,8 @@ def conclude(
     status = trace.status if status is None else status
     if not (np.isfinite(g).all() and np.isfinite(r).all()):
         nothing = tuple(np.full(len(table), np.nan) for table in queue.phases)
-        return Outcome(MatrixGeometric(nothing, r, g), Status.NOT_FINITE, trace.history)
+        failed = Status.NOT_FINITE if status is Status.CONVERGED else status
+        return Outcome(MatrixGeometric(nothing, r, g), failed, trace.history)
     question = Stationary(queue.censored_boundary(g), tolerance=problem.tolerance / 2)  # half is for the levels above
     try:
         boundary = ctmc.solve(question, boundary_method(boundary_solver), time_limit=trace.remaining, check=False)

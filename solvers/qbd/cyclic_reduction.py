@@ -33,7 +33,7 @@ class CyclicReduction:
     and (-home)^-1 down, with the first `down`, tends to G.  R = up (-U)^-1 with U = local + up G.
 
     ``shift="never"``: nothing is ever subtracted, as in `logarithmic_reduction`, at three quarters of its cost; entries of G
-    are right to rounding one by one, and about log2(1 / (1 - decay rate)) + 5 iterations are made.
+    down to 1e-16 are right to rounding one by one, and about log2(1 / (1 - decay rate)) + 5 iterations are made.
 
     ``shift="always"``: the eigenvalue 1 of G is taken out first, down <- down - (down 1) v and local <- local + (up 1) v with v
     = 1 / m, so that the number of iterations depends on the other eigenvalues only: on blocks without slow phases it is 3
