@@ -21,7 +21,7 @@ ROOMS = (
     *("problem", "solution"),
     *("trace", "solver", "certificate"),
     "registry",
-    "storage",
+    *("storage", "interchange"),
     *("solve", "contract"),
     "study",
     "cli",

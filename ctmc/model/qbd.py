@@ -179,6 +179,27 @@ class QBD(Summarised):
             table.flags.writeable = False
         return cls(repeating.up, repeating.local, repeating.down, tuple(levels), tuple(tables), variables, **known)
 
+    @classmethod
+    def from_discrete_time(
+        cls, up: Any, local: Any, down: Any, boundary: Sequence[Sequence[Any]] | None = None, **known: Any
+    ) -> QBD:
+        """Make a QBD from transition probabilities per step: local blocks lose the identity, one step is the unit of time.
+
+        Stationary distribution, G and R are those of the chain in discrete time.  Nothing guesses which kind blocks are of.
+
+        Parameters
+        ----------
+        up, local, down, boundary, **known
+            As of `from_blocks`, but rows of up + local + down sum to 1.
+
+        Examples
+        --------
+        >>> QBD.from_discrete_time([[0.2]], [[0.5]], [[0.3]]).local.toarray().tolist()
+        [[-0.5]]
+        """
+        levels = boundary if boundary is None else [(low, _less_identity(own), high) for low, own, high in boundary]
+        return cls.from_blocks(up, _less_identity(local), down, levels, **known)
+
     @property
     def phase_count(self) -> int:
         """Number of phases of every level from the last boundary level on."""
@@ -365,6 +386,13 @@ def _block(name: str, given: Any) -> csr_array:
     block.sum_duplicates()
     block.eliminate_zeros()
     return block
+
+
+def _less_identity(given: Any) -> csr_array:
+    block = _block("local", given)
+    if block.shape[0] != block.shape[1]:
+        raise ModelError(f"block local has shape {block.shape}; allowed is a square one.")
+    return csr_array(block - dia_array((np.ones((1, len(block.indptr) - 1)), [0]), shape=block.shape))
 
 
 def _checked_row(where: str, down: csr_array | None, local: csr_array, up: csr_array) -> Level:

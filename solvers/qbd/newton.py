@@ -13,7 +13,7 @@ from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
 from solvers._options import check_count
 from solvers.qbd._m_matrix import drop_negligible
-from solvers.qbd._matrix_analytic import Blocks, begin, boundary_method, conclude, dense
+from solvers.qbd._matrix_analytic import Blocks, begin, boundary_method, conclude, dense, improved
 
 _RISE = 1e-16
 _WORKING_MATRICES = 14
@@ -34,8 +34,8 @@ class Newton:
 
     Cost: 8 m^3 multiplications per doubling, and about log2(1 / (1 - decay rate)) Newton steps of up to as many doublings:
     the dearest of the quadratic methods, which differs from them in everything, so that it is a good second opinion; memory
-    14 dense m x m matrices.  Near load 1 half the digits of the row sums would be lost; a last U-based step, which is given its
-    row sums, restores them.
+    14 dense m x m matrices.  What is missing in the row sums of G is a difference on the way, which costs digits where phases are
+    slow; a last Newton step with the recomputed residual and a U-based one, which are given the row sums, restore them.
 
     Parameters
     ----------
@@ -72,13 +72,20 @@ class Newton:
         blocks = begin("newton", problem.model, _WORKING_MATRICES)
         trace.tolerance = min(trace.tolerance, _RISE)
         g = rise(blocks, trace, self.max_iterations)
-        missing = np.maximum(1 - g.sum(axis=1), 0.0)
-        if trace.status is Status.CONVERGED:
-            g, missing = g / g.sum(axis=1, keepdims=True), np.zeros_like(missing)
-        visits = blocks.visits(g, missing)
-        return conclude(
-            problem, trace, visits @ dense(blocks.down), np.asarray(blocks.up @ visits), self.boundary_solver
-        )
+        if trace.status is not Status.CONVERGED:
+            r = np.asarray(blocks.up @ blocks.visits(g, np.maximum(1 - g.sum(axis=1), 0.0)))
+            return conclude(problem, trace, g, r, self.boundary_solver)
+        return conclude(problem, trace, *improved(blocks, _last_step(blocks, g)), self.boundary_solver)
+
+
+def _last_step(blocks: Blocks, g: np.ndarray) -> np.ndarray:
+    """Return G after a step with the residual as it is, now that row sums are known to be 1."""
+    g = g / g.sum(axis=1, keepdims=True)
+    visits, up = blocks.visits(g), dense(blocks.up)
+    exits = blocks.stay.sum(axis=1) + blocks.leave_up + blocks.leave_down
+    residual = dense(blocks.down) + (blocks.stay + up @ g) @ g - exits[:, None] * g
+    # the correction has row sums zero, so any row can be taken from G: without its eigenvalue 1 rounding is not amplified
+    return np.asarray(g + _smith(visits @ residual, visits @ up, g - g.mean(axis=0)))
 
 
 def rise(blocks: Blocks, trace: Trace, limit: int) -> np.ndarray:
@@ -101,9 +108,8 @@ def _smith(total: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray
     for _ in range(_MOST_DOUBLINGS):
         more = left @ total @ right
         total = total + more
-        if float(more.max()) <= 1e-17 * float(total.max()):
+        if float(np.abs(more).max()) <= 1e-17 * float(np.abs(total).max()):
             break
         left, right = left @ left, right @ right
-        for matrix in (left, right):
-            drop_negligible(matrix)
+        drop_negligible(left)
     return total
