@@ -235,13 +235,15 @@ class QBD(Summarised):
         table = self.phases[min(level, len(self.phases) - 1)]
         return np.column_stack([np.full(len(table), level), table])
 
-    def truncate(self, levels: int) -> Generator:
+    def truncate(self, levels: int, last: Sequence[Any] | None = None) -> Generator:
         """Return the finite chain on levels 0 .. levels - 1; steps up from the last one are dropped.
 
         Parameters
         ----------
         levels : int
             Number of levels, at least the boundary's.
+        last : (down, local), optional
+            Blocks of the last level, above the boundary, if it has its own, shapes (m, m).
         """
         if levels < self.boundary_levels:
             raise ModelError(f"levels is {levels}; allowed is {self.boundary_levels} (the boundary) or more.")
@@ -252,6 +254,10 @@ class QBD(Summarised):
         # the table of states stands three times while it is put together, copied and sorted
         require_memory("the truncation", 60 * entries + 8 * size * (3 * width + 4), states=size, entries=entries)
         chosen = [*self.boundary, *[Level(self.down, self.local, self.up)] * (levels - self.boundary_levels)]
+        note = f"The QBD cut at {levels} levels: steps up from level {levels - 1} are dropped."
+        if last is not None:
+            chosen[-1] = self._last_level(levels, last)
+            note = f"The QBD with {levels} levels, the last with blocks of its own."
         matrix = self._assemble(chosen)
         states = np.concatenate([self.level_states(level) for level in range(levels)])
         return Generator.from_matrix(
@@ -259,8 +265,21 @@ class QBD(Summarised):
             Listed(states, self.variables),
             rewards=self.rewards,
             measures=self.measures,
-            notes=(*self.notes, f"The QBD cut at {levels} levels: steps up from level {levels - 1} are dropped."),
+            notes=(*self.notes, note),
         )
+
+    def _last_level(self, levels: int, last: Sequence[Any]) -> Level:
+        if levels == self.boundary_levels or len(last) != 2:
+            raise ModelError(
+                f"last has {len(last)} blocks and levels is {levels}; allowed are two blocks, (down, local), and levels "
+                f"above the boundary ({self.boundary_levels + 1} or more)."
+            )
+        down, local = _block("down of the last level", last[0]), _block("local of the last level", last[1])
+        if down.shape != self.down.shape or local.shape != self.local.shape:
+            raise ModelError(
+                f"the blocks of the last level have shapes {down.shape} and {local.shape}; allowed is {self.local.shape}."
+            )
+        return _checked_row("of the last level", down, local, csr_array(self.up.shape))
 
     def censored_boundary(self, g: np.ndarray) -> Generator:
         """Return the chain watched only while it is on the boundary levels, a finite generator.
