@@ -228,3 +228,8 @@ def test_inverse_of_an_m_matrix(n):
     np.testing.assert_allclose(
         (matrix / np.diag(matrix)[:, None]) @ found, np.diag(1 / np.diag(matrix)), atol=1e-12 * found.max()
     )
+
+
+def test_r_of_the_functional_iteration_belongs_to_the_last_g():
+    queue = random_blocks(120, 0.999)
+    assert matrix_residuals(queue, ctmc.solve(Stationary(queue), "functional_iteration").value)["R"] < 1e-16
