@@ -138,7 +138,17 @@ def solvers_for(problem: Any) -> list[str]:
 
 def takes(kind: Any, problem: Any) -> bool:
     """Return whether a solver (class or instance) takes a problem with its model."""
+    return _fits(kind, problem) and not _refusal(kind, problem)
+
+
+def _fits(kind: Any, problem: Any) -> bool:
     return isinstance(problem, kind.solves) and isinstance(problem.model, kind.needs)
+
+
+def _refusal(kind: Any, problem: Any) -> str:
+    """Return why a solver that needs some structure refuses this model, or ''."""
+    refuses = getattr(kind, "refuses", None)
+    return str(refuses(problem.model)) if refuses is not None else ""
 
 
 def check_takes(solver: Solver, problem: Any) -> None:
@@ -146,8 +156,9 @@ def check_takes(solver: Solver, problem: Any) -> None:
     if takes(solver, problem):
         return
     others = ", ".join(solvers_for(problem)) or "none"
+    reason = f" ({_refusal(solver, problem)})" if _fits(solver, problem) else ""
     raise UnsupportedProblemError(
-        f"{solver_name(solver)} does not take a {type(problem).__name__} problem on a {type(problem.model).__name__}; "
+        f"{solver_name(solver)} does not take a {type(problem).__name__} problem on a {type(problem.model).__name__}{reason}; "
         f"solvers that do: {others}."
     )
 

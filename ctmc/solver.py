@@ -16,6 +16,9 @@ class Solver(Protocol):
     ----------
     solves : tuple of problem classes
     needs : model class, or tuple of them
+
+    A solver for models with some structure may have a static method ``refuses(model) -> str``: why it does not take
+    a model of the class that it needs, or ''.
     """
 
     solves: ClassVar[tuple[type, ...]]

@@ -8,11 +8,17 @@ BUILDERS = {
     "tandem_network",
 }
 SOLVERS = {
+    "cyclic_reduction": 6,
+    "functional_iteration": 6,
     "gauss_seidel": 20,
     "gmres": 20,
     "gth": 20,
+    "invariant_subspace": 6,
+    "level_reduction": 20,
     "logarithmic_reduction": 6,
+    "newton": 6,
     "power_iteration": 20,
+    "rank_one": 4,
     "sparse_lu": 20,
     "uniformization": 5,
 }

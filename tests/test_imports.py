@@ -21,7 +21,7 @@ ROOMS = (
     *("problem", "solution"),
     *("trace", "solver", "certificate"),
     "registry",
-    "storage",
+    *("storage", "interchange"),
     *("solve", "contract"),
     "study",
     "cli",
@@ -30,7 +30,8 @@ ROOMS = (
 MODEL = (
     *("memory", "parameters", "summary", "state_space", "products", "distribution"),
     *("reward", "predicate", "communication", "recipe"),
-    *("poisson_weights", "elimination", "phase_type", "generator", "qbd", "absorption", "exchange"),
+    *("poisson_weights", "m_matrix", "elimination", "phase_type", "generator", "matrix_geometric", "qbd"),
+    *("absorption", "exchange"),
 )
 FRONT = ("study", "cli", "__main__")
 """Rooms that may take names from `ctmc` itself, which knows everything."""
@@ -99,6 +100,8 @@ def forbidden(module: str, target: str) -> str | None:
         if other[0] == "ctmc" or (other[0] == own[0] and (len(other) == 1 or other[1].startswith("_"))):
             return None
         family = 2 if own[0] == "builders" else 3
+        if len(other) == 3 and other[:2] == own[:2] and other[2].startswith("_"):
+            return None  # what the methods of a topic share
         if own[:family] == other[:family] or (own[0] == "solvers" and other == own[:2]):
             return None
         return f"{own[0]} import ctmc only, and their own parts"

@@ -14,11 +14,13 @@ import pytest
 import ctmc
 from builders.fork_join import fork_join
 from ctmc.model.generator import Generator
+from ctmc.model.m_matrix import solve_m_matrix
 from ctmc.model.qbd import QBD
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
-from solvers.qbd.logarithmic_reduction import LogarithmicReduction, first_passage, rate_matrix, solve_m_matrix
+from solvers.qbd._matrix_analytic import Blocks
+from solvers.qbd.logarithmic_reduction import LogarithmicReduction, first_passage
 
 
 def single_server(load: float) -> QBD:
@@ -125,11 +127,11 @@ def largest_relative_error(found: np.ndarray, exact: list) -> float:
 def test_phases_of_another_speed_than_the_levels_cost_no_digits(queue):
     g, r = digits(queue)
     trace = Trace(1e-32)
-    found, beyond = first_passage(queue, trace, limit=60)
+    found, beyond = first_passage(Blocks.of(queue), trace, limit=60)
     assert trace.status is Status.CONVERGED
     # an ordinary linear solver is off by 6e-7 (slowly) and 2e-8 (quickly) here
     assert largest_relative_error(found, g) < 1e-14
-    assert largest_relative_error(rate_matrix(queue, found, beyond), r) < 1e-14
+    assert largest_relative_error(queue.up @ Blocks.of(queue).visits(found, beyond), r) < 1e-14
     assert ctmc.solve(question(queue)).defect < 1e-15
 
 

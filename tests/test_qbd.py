@@ -5,6 +5,7 @@ import pytest
 from scipy.sparse import coo_array, csr_array
 
 import ctmc
+from builders.fork_join import fork_join
 from ctmc.certificate import stationary_qbd
 from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.solution import Status
@@ -327,3 +328,47 @@ def test_slow_exchange_is_not_hidden_by_a_careless_boundary_solver():
     method = "logarithmic_reduction(boundary_solver='power_iteration')"
     solution = ctmc.solve(ctmc.Stationary(weakly_coupled()), method, check=False)
     assert solution.status is Status.INACCURATE
+
+
+def test_moments_and_quantiles_without_summing_levels():
+    load = 0.7
+    answer = ctmc.solve(ctmc.Stationary(QBD.from_blocks([[load]], [[-1 - load]], [[1.0]]))).value
+    levels = np.arange(400)
+    mass = (1 - load) * load**levels
+    for order in range(6):
+        assert answer.moment(order) == pytest.approx(mass @ levels.astype(float) ** order, rel=1e-12)
+    assert answer.level_variance == pytest.approx(load / (1 - load) ** 2, rel=1e-12)
+    for probability in (0.0, 0.29, 0.31, 0.5, 0.9, 0.999, 1 - 1e-12):
+        assert answer.quantile(probability) == int(np.argmax(np.cumsum(mass) >= probability))
+    with pytest.raises(ctmc.ModelError, match="probability is 1"):
+        answer.quantile(1)
+    with pytest.raises(ctmc.ModelError, match=r"order is 1\.5"):
+        answer.moment(1.5)
+
+
+def test_moments_with_a_boundary_of_several_levels():
+    queue = fork_join([5, 2, 1], 2.5, 3, [1, 2, 8])
+    answer = ctmc.solve(ctmc.Stationary(queue)).value
+    mass = np.array([answer.level(k).sum() for k in range(3000)])
+    levels = np.arange(3000.0)
+    for order in range(5):
+        assert answer.moment(order) == pytest.approx(mass @ levels**order, rel=1e-10)
+    below = np.cumsum(mass)
+    for probability in (0.1, 0.5, 0.9, 0.99, 0.999999):
+        assert answer.quantile(probability) == int(np.argmax(below >= probability))
+
+
+def test_discrete_time_blocks_are_converted_when_asked():
+    up, local, down = (
+        np.array([[0.2, 0.1], [0, 0.1]]),
+        np.array([[0.3, 0], [0.2, 0.3]]),
+        np.array([[0.1, 0.3], [0.2, 0.2]]),
+    )
+    queue = QBD.from_discrete_time(up, local, down)
+    np.testing.assert_allclose(queue.local.toarray(), local - np.eye(2))
+    answer = ctmc.solve(ctmc.Stationary(queue)).value
+    np.testing.assert_allclose(up + answer.r @ local + answer.r @ answer.r @ down, answer.r, atol=1e-15)
+    with pytest.raises(ctmc.ModelError, match="row 0 of the blocks of the repeating part sums to"):
+        QBD.from_discrete_time(up, local * 1.1, down)
+    with pytest.raises(ctmc.ModelError, match="square"):
+        QBD.from_discrete_time(up, local[:1], down)

@@ -9,6 +9,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 from expected_names import BUILDERS, SOLVERS
 
@@ -170,9 +171,18 @@ def test_solvers_for_a_problem():
     assert {"gth", "gmres", "gauss_seidel", "power_iteration", "sparse_lu"} <= set(stationary)
     assert "uniformization" not in stationary
     assert "uniformization" in registry.solvers_for(Transient(queue, times=[1.0]))
-    assert registry.solvers_for(Stationary(ctmc.QBD.from_blocks([[1.0]], [[-3.0]], [[2.0]]))) == [
-        "logarithmic_reduction"
-    ]
+    infinite = registry.solvers_for(Stationary(ctmc.QBD.from_blocks([[1.0]], [[-3.0]], [[2.0]])))
+    assert {"logarithmic_reduction", "cyclic_reduction", "rank_one"} <= set(infinite)
+    assert not set(infinite) & set(stationary)
+
+
+def test_a_solver_may_refuse_a_model_for_its_structure():
+    queue = ctmc.QBD.from_blocks(np.eye(2), [[-3.5, 0.5], [0.5, -3.5]], 2 * np.eye(2))
+    assert "rank_one" not in registry.solvers_for(Stationary(queue))
+    with pytest.raises(
+        ctmc.UnsupportedProblemError, match=r"on a QBD \(neither down nor up has rank one\); solvers that do"
+    ):
+        ctmc.solve(Stationary(queue), "rank_one")
 
 
 # ---- entry points ------------------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from ctmc.problem import Stationary
 from ctmc.solution import Status
 from solvers._kernels import cleared, sweep
 from solvers._preconditioner import PRECONDITIONERS, preconditioner
+from solvers.qbd.level_reduction import LevelReduction
 from solvers.stationary.gauss_seidel import DIRECTIONS, GaussSeidel
 from solvers.stationary.gmres import Gmres
 from solvers.stationary.gth import Gth
@@ -35,6 +36,7 @@ VARIANTS = [
     Gmres(restart=7),
     Gmres(restart=1000),
     *[SparseLu(ordering=ordering) for ordering in ORDERINGS],
+    LevelReduction(),
 ]
 
 

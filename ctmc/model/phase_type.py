@@ -16,7 +16,7 @@ from scipy.sparse import block_diag, csgraph, csr_array, issparse
 
 from ctmc.errors import ModelError, printable
 from ctmc.model import products
-from ctmc.model.elimination import solve_m_matrix
+from ctmc.model.m_matrix import solve_m_matrix
 from ctmc.model.memory import require_memory
 from ctmc.model.parameters import numbers, positive_rates, whole_number
 from ctmc.model.poisson_weights import poisson_weights

@@ -19,6 +19,7 @@ from scipy.sparse import block_array, csr_array, dia_array, issparse
 from ctmc.errors import ModelError
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
+from ctmc.model.matrix_geometric import MatrixGeometric as MatrixGeometric
 from ctmc.model.memory import require_memory
 from ctmc.model.phase_type import PhaseType
 from ctmc.model.recipe import Recipe
@@ -186,6 +187,27 @@ class QBD(Summarised):
             table.flags.writeable = False
         return cls(repeating.up, repeating.local, repeating.down, tuple(levels), tuple(tables), variables, **known)
 
+    @classmethod
+    def from_discrete_time(
+        cls, up: Any, local: Any, down: Any, boundary: Sequence[Sequence[Any]] | None = None, **known: Any
+    ) -> QBD:
+        """Make a QBD from transition probabilities per step: local blocks lose the identity, one step is the unit of time.
+
+        Stationary distribution, G and R are those of the chain in discrete time.  Nothing guesses which kind blocks are of.
+
+        Parameters
+        ----------
+        up, local, down, boundary, **known
+            As of `from_blocks`, but rows of up + local + down sum to 1.
+
+        Examples
+        --------
+        >>> QBD.from_discrete_time([[0.2]], [[0.5]], [[0.3]]).local.toarray().tolist()
+        [[-0.5]]
+        """
+        levels = boundary if boundary is None else [(low, _less_identity(own), high) for low, own, high in boundary]
+        return cls.from_blocks(up, _less_identity(local), down, levels, **known)
+
     @property
     def phase_count(self) -> int:
         """Number of phases of every level from the last boundary level on."""
@@ -221,13 +243,15 @@ class QBD(Summarised):
         table = self.phases[min(level, len(self.phases) - 1)]
         return np.column_stack([np.full(len(table), level), table])
 
-    def truncate(self, levels: int) -> Generator:
+    def truncate(self, levels: int, last: Sequence[Any] | None = None) -> Generator:
         """Return the finite chain on levels 0 .. levels - 1; steps up from the last one are dropped.
 
         Parameters
         ----------
         levels : int
             Number of levels, at least the boundary's.
+        last : (down, local), optional
+            Blocks of the last level, above the boundary, if it has its own, shapes (m, m).
         """
         if levels < self.boundary_levels:
             raise ModelError(f"levels is {levels}; allowed is {self.boundary_levels} (the boundary) or more.")
@@ -238,6 +262,10 @@ class QBD(Summarised):
         # the table of states stands three times while it is put together, copied and sorted
         require_memory("the truncation", 60 * entries + 8 * size * (3 * width + 4), states=size, entries=entries)
         chosen = [*self.boundary, *[Level(self.down, self.local, self.up)] * (levels - self.boundary_levels)]
+        note = f"The QBD cut at {levels} levels: steps up from level {levels - 1} are dropped."
+        if last is not None:
+            chosen[-1] = self._last_level(levels, last)
+            note = f"The QBD with {levels} levels, the last with blocks of its own."
         matrix = self._assemble(chosen)
         states = np.concatenate([self.level_states(level) for level in range(levels)])
         return Generator.from_matrix(
@@ -245,8 +273,21 @@ class QBD(Summarised):
             Listed(states, self.variables),
             rewards=self.rewards,
             measures=self.measures,
-            notes=(*self.notes, f"The QBD cut at {levels} levels: steps up from level {levels - 1} are dropped."),
+            notes=(*self.notes, note),
         )
+
+    def _last_level(self, levels: int, last: Sequence[Any]) -> Level:
+        if levels == self.boundary_levels or len(last) != 2:
+            raise ModelError(
+                f"last has {len(last)} blocks and levels is {levels}; allowed are two blocks, (down, local), and levels "
+                f"above the boundary ({self.boundary_levels + 1} or more)."
+            )
+        down, local = _block("down of the last level", last[0]), _block("local of the last level", last[1])
+        if down.shape != self.down.shape or local.shape != self.local.shape:
+            raise ModelError(
+                f"the blocks of the last level have shapes {down.shape} and {local.shape}; allowed is {self.local.shape}."
+            )
+        return _checked_row("of the last level", down, local, csr_array(self.up.shape))
 
     def censored_boundary(self, g: np.ndarray) -> Generator:
         """Return the chain watched only while it is on the boundary levels, a finite generator.
@@ -358,98 +399,6 @@ class QBD(Summarised):
         return f"QBD{': ' + self.recipe.builder if self.recipe else ''}", rows
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class MatrixGeometric(Summarised):
-    """A stationary distribution over levels: boundary vectors, then pi_{b+k} = pi_b R^k.
-
-    Attributes
-    ----------
-    boundary : tuple of ndarray, shape (phases of the level,)
-        pi_0 .. pi_b.
-    r : ndarray, shape (m, m)
-        R: expected visits to the level above, per unit of exit flow.
-    g : ndarray, shape (m, m), or None
-        G: first passage probabilities to the level below.
-
-    Examples
-    --------
-    >>> answer = MatrixGeometric((np.array([.5]),), np.array([[.5]]))          # M/M/1 at load 1/2
-    >>> float(answer.tail(3)), answer.decay_rate, answer.mean_level
-    (0.125, 0.5, 1.0)
-    """
-
-    boundary: tuple[np.ndarray, ...]
-    r: np.ndarray
-    g: np.ndarray | None = None
-
-    def __post_init__(self) -> None:
-        for array in (*self.boundary, self.r, *(() if self.g is None else (self.g,))):
-            array.flags.writeable = False
-
-    @cached_property
-    def decay_rate(self) -> float:
-        """The spectral radius of R, by which the mass of a level shrinks from one to the next (caudal characteristic)."""
-        return float(np.abs(np.linalg.eigvals(self.r)).max())
-
-    @cached_property
-    def _sums(self) -> tuple[np.ndarray, np.ndarray]:
-        # (I - R)^-1 1 and (I - R)^-2 R 1
-        identity = np.eye(len(self.r))
-        once = np.linalg.solve(identity - self.r, np.ones(len(self.r)))
-        return once, np.linalg.solve(identity - self.r, self.r @ once)
-
-    def mass_from(self, weights: np.ndarray) -> float:
-        """Return the mass of weights, weights R, weights R^2, ..; shape (m,)."""
-        return float(weights @ self._sums[0])
-
-    def level(self, k: int) -> np.ndarray:
-        """Return the probabilities of the states of level k >= 0, shape (phases,)."""
-        _check_level(k)
-        last = len(self.boundary) - 1
-        if k <= last:
-            return self.boundary[k]
-        return np.asarray(self.boundary[-1] @ np.linalg.matrix_power(self.r, k - last))
-
-    def tail(self, k: int) -> float:
-        """Return the probability of levels k, k + 1, .. for k >= 0."""
-        _check_level(k)
-        last = len(self.boundary) - 1
-        if k > last:
-            return self.mass_from(self.level(k))
-        return float(sum(weights.sum() for weights in self.boundary[k:last])) + self.mass_from(self.boundary[-1])
-
-    @property
-    def mass(self) -> float:
-        """The total probability, 1 up to rounding."""
-        return self.tail(0)
-
-    @cached_property
-    def mean_level(self) -> float:
-        """The mean level, in closed form over the repeating levels."""
-        last = len(self.boundary) - 1
-        low = sum(k * float(weights.sum()) for k, weights in enumerate(self.boundary[:last]))
-        top = self.boundary[-1]
-        return low + last * self.mass_from(top) + float(top @ self._sums[1])
-
-    @property
-    def repeating_phases(self) -> np.ndarray:
-        """Total mass per phase of levels b, b + 1, ..: pi_b (I - R)^-1, shape (m,)."""
-        return np.asarray(np.linalg.solve(np.eye(len(self.r)) - self.r.T, self.boundary[-1]))
-
-    def _summary(self) -> tuple[str, Rows]:
-        rows: list[tuple[str, object]] = [
-            ("mean level", f"{self.mean_level:.10g}"),
-            ("decay rate", f"{self.decay_rate:.10g}"),
-        ]
-        rows += [(f"level {k}", f"{weights.sum():.6g}") for k, weights in enumerate(self.boundary[:6])]
-        return "Matrix-geometric distribution", rows
-
-
-def _check_level(k: int) -> None:
-    if k < 0:
-        raise ModelError(f"level is {k}; allowed are levels 0 and up.")
-
-
 def _block(name: str, given: Any) -> csr_array:
     try:
         block = csr_array(
@@ -464,6 +413,13 @@ def _block(name: str, given: Any) -> csr_array:
     block.sum_duplicates()
     block.eliminate_zeros()
     return block
+
+
+def _less_identity(given: Any) -> csr_array:
+    block = _block("local", given)
+    if block.shape[0] != block.shape[1]:
+        raise ModelError(f"block local has shape {block.shape}; allowed is a square one.")
+    return csr_array(block - dia_array((np.ones((1, len(block.indptr) - 1)), [0]), shape=block.shape))
 
 
 def _checked_row(where: str, down: csr_array | None, local: csr_array, up: csr_array) -> Level:

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-import logging
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-import ctmc
-from ctmc import registry
-from ctmc.errors import ReducibleError, UnsupportedProblemError
-from ctmc.model.elimination import solve_m_matrix
-from ctmc.model.generator import Generator
-from ctmc.model.memory import require_memory
-from ctmc.model.qbd import QBD, MatrixGeometric
+from ctmc.model.m_matrix import drop_negligible, inverse
+from ctmc.model.qbd import QBD
 from ctmc.problem import Stationary
-from ctmc.solution import Outcome, Status
-from ctmc.solve import SMALL
-from ctmc.solver import Solver
+from ctmc.solution import Outcome
 from ctmc.trace import Trace
 from solvers._options import check_count
-
-_log = logging.getLogger("ctmc.solvers.logarithmic_reduction")
+from solvers.qbd._matrix_analytic import Blocks, begin, boundary_method, conclude, dense
 
 _BEYOND = 1e-32
 _WORKING_MATRICES = 16
@@ -61,9 +51,8 @@ class LogarithmicReduction:
     max_iterations : int
         Most doublings of the step.
     boundary_solver : str or solver, optional
-        Any solver of a stationary problem on a finite chain, for instance ``"sparse_lu"`` or ``"gmres(restart=30)"``.  By
-        default ``"gth"`` up to 3000 boundary states, and ``"gauss_seidel"`` above: on boundaries of queues it takes seconds
-        for 100,000 states, where factors fill and GMRES is slow.  The solution's `solver` names the one that was taken.
+        Any solver of a stationary problem on a finite chain, for instance ``"sparse_lu"`` or ``"gmres(restart=30)"``.
+        By default `gth` up to 3000 boundary states, and `gauss_seidel` above.
 
     References
     ----------
@@ -73,6 +62,7 @@ class LogarithmicReduction:
 
     Examples
     --------
+    >>> import ctmc
     >>> queue = QBD.from_blocks([[0.3]], [[-1.3]], [[1.0]])                     # M/M/1 at load 0.3
     >>> solution = ctmc.solve(Stationary(queue), LogarithmicReduction())
     >>> solution.value.r.tolist(), round(solution.value.mean_level, 12)
@@ -86,53 +76,23 @@ class LogarithmicReduction:
 
     def __post_init__(self) -> None:
         check_count("max_iterations", self.max_iterations)
-        self._boundary_method(1)
-
-    def _boundary_method(self, size: int) -> Solver:
-        given = self.boundary_solver
-        method = registry.make_solver(("gth" if size <= SMALL else "gauss_seidel") if given is None else given)
-        if Stationary not in method.solves or not issubclass(Generator, method.needs):
-            raise UnsupportedProblemError(
-                f"boundary_solver is {registry.solver_name(method)}, which does not take a Stationary problem on a "
-                "Generator; allowed are solvers that do, such as gth, sparse_lu or gmres."
-            )
-        return method
+        boundary_method(self.boundary_solver)
 
     def run(self, problem: Stationary, trace: Trace) -> Outcome:
         """Return the stationary distribution as boundary vectors, R and G."""
-        queue = problem.model
-        m = queue.phase_count
-        size = _WORKING_MATRICES * 8 * m * m
-        require_memory("logarithmic_reduction, which works on dense matrices of all phases,", size, states=m)
+        blocks = begin("logarithmic_reduction", problem.model, _WORKING_MATRICES)
         trace.tolerance = min(trace.tolerance, _BEYOND)
-        g, beyond = first_passage(queue, trace, self.max_iterations)
-        r = rate_matrix(queue, g, beyond)
-        chain = queue.censored_boundary(g)
-        question = Stationary(chain, tolerance=problem.tolerance / 2)  # the other half is for the levels above
-        try:
-            boundary = ctmc.solve(question, self._boundary_method(chain.size), time_limit=trace.remaining, check=False)
-        except ReducibleError as error:
-            raise ReducibleError(
-                f"the QBD has several recurrent classes and so no single stationary distribution: watched on its "
-                f"boundary, {error}"
-            ) from None
-        status = trace.status
-        if status is Status.CONVERGED and not boundary.converged:
-            status = boundary.status
-            _log.info("the boundary was not solved by %s: %s, %s", boundary.solver, status.name, boundary.reason)
-        ends = np.cumsum([len(table) for table in queue.phases])[:-1]
-        whole = MatrixGeometric(tuple(np.split(boundary.value, ends)), r, g)
-        scaled = MatrixGeometric(tuple(vector / whole.mass for vector in whole.boundary), r, g)
-        taken = self.boundary_solver or registry.snake_case(boundary.solver.partition("(")[0])
-        return Outcome(scaled, status, trace.history, solver=repr(dataclasses.replace(self, boundary_solver=taken)))
+        g, beyond = first_passage(blocks, trace, self.max_iterations)
+        r = np.asarray(blocks.up @ blocks.visits(g, beyond))
+        return conclude(self, problem, trace, g, r)
 
 
-def first_passage(queue: QBD, trace: Trace, limit: int) -> tuple[np.ndarray, np.ndarray]:
+def first_passage(blocks: Blocks, trace: Trace, limit: int) -> tuple[np.ndarray, np.ndarray]:
     """Find G by doubling the step.
 
     Parameters
     ----------
-    queue : QBD
+    blocks : Blocks
         With m phases.
     trace : Trace
         Told the largest row sum of T after each iteration.
@@ -146,38 +106,16 @@ def first_passage(queue: QBD, trace: Trace, limit: int) -> tuple[np.ndarray, np.
     beyond : ndarray, shape (m,)
         T 1 = 1 - G 1: what is missing in the row sums of G.
     """
-    m = queue.phase_count
-    rates = _off_diagonal(queue.local.toarray())
-    moves = solve_m_matrix(
-        rates, queue.up.sum(axis=1) + queue.down.sum(axis=1), np.hstack([queue.up.toarray(), queue.down.toarray()])
-    )
-    up, down = moves[:, :m], moves[:, m:]
+    away = inverse(blocks.stay, blocks.leave_up + blocks.leave_down)
+    up, down = (away @ dense(block) for block in (blocks.up, blocks.down))
     g, above = down.copy(), up.copy()
     while not trace.finished(float(above.sum(axis=1).max()), limit=limit):
-        both = np.hstack([up @ up, down @ down])
+        rise, fall = up @ up, down @ down
         # the row sums of the matrix are those of the right sides, so rows of H + L sum to 1 anew, whatever went before
-        moves = solve_m_matrix(up @ down + down @ up, both.sum(axis=1), both)
-        up, down = moves[:, :m], moves[:, m:]
+        both = inverse(up @ down + down @ up, rise.sum(axis=1) + fall.sum(axis=1))
+        up, down = both @ rise, both @ fall
+        for matrix in (up, down):
+            drop_negligible(matrix)
         g += above @ down
         above = above @ up
     return g, above.sum(axis=1)
-
-
-def rate_matrix(queue: QBD, g: np.ndarray, beyond: np.ndarray) -> np.ndarray:
-    """Return R = up (-U)^-1 with U = local + up G, shape (m, m); the row sums of -U are (down + up (I - G)) 1.
-
-    Parameters
-    ----------
-    queue : QBD
-    g : ndarray, shape (m, m)
-    beyond : ndarray, shape (m,)
-        (I - G) 1, without cancellation.
-    """
-    stay = _off_diagonal(queue.local.toarray() + queue.up @ g)
-    leave = queue.down.sum(axis=1) + queue.up @ beyond
-    return np.asarray(queue.up @ solve_m_matrix(stay, leave, np.eye(queue.phase_count)))
-
-
-def _off_diagonal(matrix: np.ndarray) -> np.ndarray:
-    np.fill_diagonal(matrix, 0.0)
-    return matrix
