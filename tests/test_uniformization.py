@@ -14,9 +14,9 @@ import ctmc
 from ctmc.errors import ModelError
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
+from ctmc.model.poisson_weights import poisson_weights
 from ctmc.problem import Transient
 from ctmc.solution import Status
-from solvers._poisson_weights import poisson_weights
 from solvers.transient.uniformization import Uniformization
 
 
