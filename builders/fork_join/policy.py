@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csc_array
+from scipy.sparse import csr_array, diags_array
 from scipy.sparse.linalg import splu
 
 from builders.fork_join.decisions import KEEP, Decisions, tail_decay
@@ -86,6 +86,8 @@ class OptimalPolicy(PolicyValue):
     lower_bound, upper_bound : float
         No policy has fewer jobs than the lower bound, and this one has no more than the upper: least and greatest right
         side of the optimality equation (Odoni 1969), over all states of the process, cut as it is.
+    rounding : float
+        How far rounding alone may spread the bounds: 8 eps x largest relative value x largest total rate.
     iterations : int
         Policies that were evaluated.
     states : int
@@ -99,6 +101,7 @@ class OptimalPolicy(PolicyValue):
 
     lower_bound: float
     upper_bound: float
+    rounding: float
     iterations: int
     states: int
     compared: PolicyValue
@@ -114,8 +117,9 @@ class OptimalPolicy(PolicyValue):
 
     @property
     def is_certified(self) -> bool:
-        """Whether the bounds are within 1e-9 of each other, relatively, and the last level is light enough."""
-        return self.upper_bound - self.lower_bound <= 1e-9 * self.jobs and self.last_level_mass <= CUT_MASS
+        """Whether the bounds are 1e-9 apart or less, relatively and beside rounding, and the last level is light enough."""
+        spread = self.upper_bound - self.lower_bound
+        return spread <= 1e-9 * self.jobs + self.rounding and self.last_level_mass <= CUT_MASS
 
     def decide(self, waiting_tasks: int, busy: Sequence[int], own: Sequence[int] = ()) -> int | None:
         """Return the server to which the front task goes, None if it is kept.
@@ -155,6 +159,7 @@ class OptimalPolicy(PolicyValue):
             "response_time": self.response_time,
             "lower_bound": self.lower_bound,
             "upper_bound": self.upper_bound,
+            "rounding": self.rounding,
             "certified": self.is_certified,
             "iterations": self.iterations,
             "states": self.states,
@@ -276,6 +281,7 @@ def _iterate(process: Decisions) -> OptimalPolicy:
         **vars(value),
         lower_bound=float(right_side.min()),
         upper_bound=float(right_side.max()),
+        rounding=float(8 * np.finfo(float).eps * np.abs(h).max() * process.event_rates.sum(axis=0).max()),
         iterations=iterations,
         states=process.size,
         compared=first,
@@ -345,24 +351,9 @@ def _evaluate(process: Decisions, actions: np.ndarray) -> tuple[PolicyValue, np.
     costs = process.costs + (rates * charged[process.events]).sum(axis=0)
     target, weight = place[end[process.events[:, kept]]], rates[:, kept]
     source = np.broadcast_to(np.arange(len(kept)), target.shape)
-    moves = csc_array((weight.ravel(), (source.ravel(), target.ravel())), shape=(len(kept), len(kept)))
-    matrix = csc_array(
-        (
-            np.concatenate([-moves.data, weight.sum(axis=0)]),
-            (
-                np.concatenate([moves.indices, np.arange(len(kept))]),
-                np.concatenate([np.repeat(np.arange(len(kept)), np.diff(moves.indptr)), np.arange(len(kept))]),
-            ),
-        ),
-        shape=moves.shape,
-    )
+    moves = csr_array((weight.ravel(), (source.ravel(), target.ravel())), shape=(len(kept), len(kept)))
     # diagonal dominance by rows: no pivots are needed but those on the diagonal
-    factors = splu(
-        matrix[1:, 1:].tocsc(),
-        permc_spec="MMD_AT_PLUS_A",
-        diag_pivot_thresh=0.0,
-        options={"SymmetricMode": True},
-    )
+    factors = splu((diags_array(weight.sum(axis=0)) - moves)[1:, 1:].tocsc(), diag_pivot_thresh=0.0)
     cost, time = factors.solve(np.column_stack([costs[kept][1:], np.ones(len(kept) - 1)])).T
     out = np.bincount(target[:, 0], weights=weight[:, 0], minlength=len(kept))[1:]
     mean = float((costs[kept[0]] + out @ cost) / (1.0 + out @ time))
@@ -401,9 +392,7 @@ def _improve(process: Decisions, h: np.ndarray, actions: np.ndarray) -> tuple[np
 
 def _rows(process: Decisions, actions: np.ndarray, weights: np.ndarray) -> tuple[Row, ...]:
     rules = process.rules
-    flow = np.bincount(
-        process.events.ravel(), weights=(process.event_rates * weights).ravel(), minlength=process.size
-    )
+    flow = np.bincount(process.events.ravel(), weights=(process.event_rates * weights).ravel(), minlength=process.size)
     step = np.arange(process.size)
     sends = actions != KEEP
     step[sends] = process.sent[actions[sends], step[sends]]
