@@ -76,7 +76,7 @@ class Decisions:
     --------
     >>> process = Decisions(Rules(np.array([5.0, 2.0, 1.0]), 1.0, 3, [1, 1, 1]), 4)
     >>> process.size, process.count(5, 3, 16)
-    (255, 13005)
+    (270, 5712)
     """
 
     def __init__(self, rules: Rules, last_level: int) -> None:

@@ -139,9 +139,9 @@ class OptimalPolicy(PolicyValue):
         process, rules = self._process, self._process.rules
         most = rules.tasks * (self.last_level + 1) - 1
         length = whole_number("waiting_tasks", waiting_tasks, 0, most)
-        sets = [sum(1 << (rules.servers - 1 - server) for server in {*chosen}) for chosen in (busy, own)]
         if any(not 0 <= server < rules.servers for server in (*busy, *own)):
             raise ModelError(f"busy is {busy}, own {own}; allowed are servers 0 to {rules.servers - 1}.")
+        sets = [sum(1 << (rules.servers - 1 - server) for server in {*chosen}) for chosen in (busy, own)]
         allowed = rules.tasks - length % rules.tasks if length % rules.tasks else 0
         if sets[1] & ~sets[0] or len({*own}) > allowed:
             raise ModelError(
