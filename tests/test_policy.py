@@ -1,6 +1,7 @@
 """The optimal policy of the fork-join queue: against the process with all groups, brute force, closed forms; bad input."""
 
 import csv
+import dataclasses
 import io
 import itertools
 import json
@@ -194,6 +195,25 @@ def test_five_servers_and_heavy_traffic():
     heavy = optimal_policy([5, 2, 1], 2.64, 3)
     assert heavy.is_certified
     assert heavy.upper_bound - heavy.lower_bound < 1e-7 * heavy.jobs
+
+
+def test_rounding_does_not_certify_bounds_that_are_far_apart():
+    found = optimal_policy([5, 2, 1], 1e-6, 3)
+    spread = found.upper_bound - found.lower_bound
+    assert 1e-9 * found.jobs < spread < found.rounding  # a task that is kept in the empty system waits for a million
+    assert found.is_certified
+    assert found.response_time == pytest.approx(0.6, rel=1e-5)
+    assert not dataclasses.replace(found, upper_bound=found.jobs * (1 + 1e-5), rounding=1.0).is_certified
+    assert not dataclasses.replace(found, upper_bound=found.lower_bound + 3 * found.rounding).is_certified
+
+
+def test_the_slow_server_may_get_the_front_task_although_the_fast_one_is_idle():
+    found = optimal_policy([10, 1, 0.1], 2, 3)
+    assert [(row.remaining_tasks, row.busy, sorted(row.least)) for row in found.rows if not row.is_threshold] == [
+        (2, (), [0, 1])
+    ]
+    assert found.decide(32, ()) == 0
+    assert found.decide(35, ()) == 1  # the next task goes to the fast one at once
 
 
 def test_the_cut_is_moved_until_its_mass_is_small(monkeypatch):

@@ -24,7 +24,7 @@ LARGEST = 5
 """Servers up to which the optimal policy is offered."""
 CUT_MASS = 1e-12
 """Of the last level, at most."""
-_IMPROVEMENT = 1e-11
+_IMPROVEMENT = 1e-13
 """Relative; an action is given up for a better one only, so that equal ones do not take turns."""
 _ROUNDS = 200
 
@@ -87,7 +87,7 @@ class OptimalPolicy(PolicyValue):
         No policy has fewer jobs than the lower bound, and this one has no more than the upper: least and greatest right
         side of the optimality equation (Odoni 1969), over all states of the process, cut as it is.
     rounding : float
-        How far rounding alone may spread the bounds: 8 eps x largest relative value x largest total rate.
+        How far rounding alone may spread the bounds: 8 eps times the largest sum of the sizes of their terms in a state.
     iterations : int
         Policies that were evaluated.
     states : int
@@ -117,9 +117,13 @@ class OptimalPolicy(PolicyValue):
 
     @property
     def is_certified(self) -> bool:
-        """Whether the bounds are 1e-9 apart or less, relatively and beside rounding, and the last level is light enough."""
+        """Whether the last level is light enough, and the bounds are close.
+
+        They may be 1e-9 of the number of jobs apart, and what rounding adds, but never more than 1e-6 of it.
+        """
         spread = self.upper_bound - self.lower_bound
-        return spread <= 1e-9 * self.jobs + self.rounding and self.last_level_mass <= CUT_MASS
+        close = spread <= min(1e-9 * self.jobs + self.rounding, 1e-6 * self.jobs)
+        return close and self.last_level_mass <= CUT_MASS
 
     def decide(self, waiting_tasks: int, busy: Sequence[int], own: Sequence[int] = ()) -> int | None:
         """Return the server to which the front task goes, None if it is kept.
@@ -241,7 +245,7 @@ def optimal_policy(
     -----
     States and costs are those of `builders.fork_join.decisions`.  Each policy is evaluated on the states that it keeps, with
     h = 0 at the empty system: mean cost and mean length of a cycle from there and back by one sparse LU factorization, g their
-    ratio, and from h the value of all other states in one product.  An action changes only for an improvement of 1e-11,
+    ratio, and from h the value of all other states in one product.  An action changes only for an improvement of 1e-13,
     relative.  The certificate needs no convergence: with any h, the least and the greatest value over the states of
     cost + sum of rates x (best value after the event - h) enclose the optimum.
 
@@ -277,11 +281,12 @@ def _iterate(process: Decisions) -> OptimalPolicy:
             break
         actions = improved
     right_side = process.costs + (process.event_rates * (best[process.events] - h)).sum(axis=0)
+    sizes = (process.event_rates * (np.abs(best[process.events]) + np.abs(h))).sum(axis=0)
     return OptimalPolicy(
         **vars(value),
         lower_bound=float(right_side.min()),
         upper_bound=float(right_side.max()),
-        rounding=float(8 * np.finfo(float).eps * np.abs(h).max() * process.event_rates.sum(axis=0).max()),
+        rounding=float(8 * np.finfo(float).eps * sizes.max()),
         iterations=iterations,
         states=process.size,
         compared=first,
