@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array, diags_array
-from scipy.sparse.linalg import splu
 
 from builders.fork_join.decisions import KEEP, Decisions, tail_decay
+from builders.fork_join.evaluation import PolicyValue, evaluate
 from builders.fork_join.rules import Rules, checked_rules
 from ctmc.errors import ModelError
 from ctmc.model.parameters import whole_number
@@ -27,28 +26,6 @@ CUT_MASS = 1e-12
 _IMPROVEMENT = 1e-13
 """Relative; an action is given up for a better one only, so that equal ones do not take turns."""
 _ROUNDS = 200
-
-
-@dataclass(frozen=True, kw_only=True)
-class PolicyValue:
-    """What a policy costs.
-
-    Attributes
-    ----------
-    jobs : float
-        Mean number of jobs in the system.
-    response_time : float
-        Mean, by Little's law.
-    last_level : int
-        Number of waiting jobs at which the queue is cut.
-    last_level_mass : float
-        Probability of that level.
-    """
-
-    jobs: float
-    response_time: float
-    last_level: int
-    last_level_mass: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,7 +251,7 @@ def _iterate(process: Decisions) -> OptimalPolicy:
     actions = process.threshold_policy(process.rules.thresholds)
     first = None
     for iterations in range(1, _ROUNDS + 1):
-        value, h, weights = _evaluate(process, actions)
+        value, h, weights = evaluate(process, actions)
         first = first or value
         best, improved = _improve(process, h, actions)
         if iterations == _ROUNDS or np.array_equal(improved, actions):
@@ -313,7 +290,7 @@ def threshold_value(
     """
     rules = checked_rules(service_rates, arrival_rate, tasks, thresholds)
     process = _process(rules, last_level)
-    return _evaluate(process, process.threshold_policy(rules.thresholds))[0]
+    return evaluate(process, process.threshold_policy(rules.thresholds))[0]
 
 
 def _process(rules: Rules, last_level: int | None) -> Decisions:
@@ -330,50 +307,6 @@ def _process(rules: Rules, last_level: int | None) -> Decisions:
             f"most {LARGEST} servers."
         )
     return Decisions(rules, last_level)
-
-
-def _after(process: Decisions, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return where the decisions in each state end, one task after the other, and what is charged on the way."""
-    here = np.arange(process.size)
-    sends = actions != KEEP
-    step, charge = here.copy(), np.zeros(process.size)
-    step[sends] = process.sent[actions[sends], here[sends]]
-    charge[sends] = process.charges[actions[sends], here[sends]]
-    end, charged = here, np.zeros(process.size)
-    for _ in range(process.rules.servers):
-        charged, end = charged + charge[end], step[end]
-    return end, charged
-
-
-def _evaluate(process: Decisions, actions: np.ndarray) -> tuple[PolicyValue, np.ndarray, np.ndarray]:
-    """Return the value of a policy, relative values of all states, and their stationary probabilities."""
-    rules = process.rules
-    end, charged = _after(process, actions)
-    kept = np.unique(end)  # the first is the empty system, in which nothing can be sent
-    place = np.full(process.size, -1)
-    place[kept] = np.arange(len(kept))
-    rates = process.event_rates
-    costs = process.costs + (rates * charged[process.events]).sum(axis=0)
-    target, weight = place[end[process.events[:, kept]]], rates[:, kept]
-    source = np.broadcast_to(np.arange(len(kept)), target.shape)
-    moves = csr_array((weight.ravel(), (source.ravel(), target.ravel())), shape=(len(kept), len(kept)))
-    # diagonal dominance by rows: no pivots are needed but those on the diagonal
-    factors = splu((diags_array(weight.sum(axis=0)) - moves)[1:, 1:].tocsc(), diag_pivot_thresh=0.0)
-    cost, time = factors.solve(np.column_stack([costs[kept][1:], np.ones(len(kept) - 1)])).T
-    out = np.bincount(target[:, 0], weights=weight[:, 0], minlength=len(kept))[1:]
-    mean = float((costs[kept[0]] + out @ cost) / (1.0 + out @ time))
-    found = np.zeros(process.size)
-    found[kept[1:]] = cost - mean * time
-    h = (costs - mean + (rates * found[end[process.events]]).sum(axis=0)) / rates.sum(axis=0)
-    h[kept] = found[kept]
-    weights = np.zeros(process.size)
-    weights[kept] = np.concatenate([[1.0], np.maximum(factors.solve(out, trans="T"), 0.0)])
-    weights /= weights.sum()
-    last = float(weights[process.lengths // rules.tasks == process.last_level].sum())
-    value = PolicyValue(
-        jobs=mean, response_time=mean / rules.arrival_rate, last_level=process.last_level, last_level_mass=last
-    )
-    return value, h, weights
 
 
 def _improve(process: Decisions, h: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
