@@ -8,6 +8,7 @@ imported before it is asked for, and a plug-in that fails to import spoils only 
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import importlib
 import importlib.metadata
@@ -59,6 +60,33 @@ def builder(name: str) -> Callable[..., Any]:
 def builder_version(name: str) -> int:
     """Return a builder's version, 0 where it has none."""
     return int(getattr(builder(name), "version", 0))
+
+
+def optimal_policy(name: str) -> Callable[..., Any]:
+    """Return the function that finds the optimal policy of a builder's model, which the builder's ``policy`` names.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        If the model has no decisions; the builders of those that have are listed.
+    PluginError
+        If the builder or the function fails to load.
+    """
+    if not hasattr(builder(name), "policy"):
+        others = ", ".join(policy_names()) or "none"
+        raise UnsupportedProblemError(f"the model of builder {name!r} has no decisions; builders that have: {others}.")
+    found: Callable[..., Any] = _load("policy", name, {name: builder(name).policy})  # type: ignore[attr-defined]
+    return found
+
+
+def policy_names() -> list[str]:
+    """Return the names of the builders whose models have decisions; plug-ins that fail to load are passed over."""
+    names = []
+    for name in builder_names():
+        with contextlib.suppress(PluginError):
+            if hasattr(builder(name), "policy"):
+                names.append(name)
+    return names
 
 
 def solver_class(name: str) -> type[Solver]:

@@ -196,6 +196,9 @@ def fork_join(
     return QBD(up, local, down, tuple(levels), tuple(tables), variables)
 
 
+fork_join.policy = "builders.fork_join.policy:optimal_policy"
+
+
 def _boundary(
     rules: Rules,
 ) -> Iterator[tuple[Level, np.ndarray]]:

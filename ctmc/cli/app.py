@@ -26,6 +26,7 @@ COMMANDS = {
     "info": ("info", "Tell what a file holds."),
     "solve": ("solve", "Solve a stored model and certify the answer."),
     "run": ("run", "Run a study: build, solve, verify, and print one table."),
+    "policy": ("policy", "Find the optimal policy of a model with decisions."),
     "completion": ("completion", "Print the completion script for a shell."),
     "doctor": ("doctor", "Check the installation."),
 }

@@ -1,0 +1,116 @@
+"""``ctmc policy``: one sub-command for each builder whose model has decisions, with a flag for each parameter."""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from typing import Any
+
+import click
+
+from ctmc.cli.app import Command, output_of
+from ctmc.cli.docstring import read_docstring
+from ctmc.cli.options import given_values, limits, memory_option, threads_option, value_option
+
+_ROWS = 40
+"""Shown of a table, unless more are asked for."""
+
+
+def _policy(builder: str, rows: int, threads: int | None, memory_limit: str | None, **values: Any) -> int:
+    from ctmc import registry
+
+    out = output_of(click.get_current_context())
+    with limits(threads, memory_limit):
+        found = registry.optimal_policy(builder)(**given_values(values))
+    facts, (columns, table) = found.facts(), found.table()
+    if out.json:
+        records = [dict(zip(columns, row, strict=True)) for row in table]
+        out.document({"builder": builder, **facts, "policy": records})
+    elif out.csv:
+        out.table(columns, table)
+    else:
+        out.write(f"Optimal policy of {builder}")
+        out.facts([(name.replace("_", " "), value) for name, value in facts.items()])
+        out.write()
+        out.table(columns, table[:rows])
+        if len(table) > rows:
+            out.news(f"{len(table) - rows} rows more: --rows {len(table)}, --csv or --json shows them.")
+    if not facts["certified"]:
+        out.news("The policy is not certified: the bounds are apart, or the cut is too low.")
+    return 0 if facts["certified"] else 1
+
+
+def policy_command(name: str) -> Command:
+    """Return the command of a builder's optimal policy, made from the signature and docstring of its function."""
+    from ctmc import registry
+
+    function = registry.optimal_policy(name)
+    parts = read_docstring(function)
+    own: list[click.Parameter] = [
+        click.Option(
+            ["--rows"],
+            type=click.IntRange(min=1),
+            default=_ROWS,
+            show_default=True,
+            metavar="N",
+            help="Rows of the table to show.",
+        ),
+        memory_option(),
+        threads_option(),
+    ]
+    text = f"{parts.summary}\n\nExample:\n\n" + "\n\n".join(f"  {example}" for example in parts.examples)
+    command = Command(name, callback=partial(_policy, name), params=own, help=text, csv=True)
+    taken = [flag for parameter in command.params for flag in parameter.opts]
+    flags = [
+        value_option(
+            parameter.name,
+            parameter.annotation,
+            parts.parameters.get(parameter.name, ("", "")),
+            default=parameter.default,
+            required=parameter.default is inspect.Parameter.empty,
+            taken=taken,
+            kind="builder",
+        )
+        for parameter in inspect.signature(function, eval_str=True).parameters.values()
+    ]
+    command.params = [*flags, *command.params]
+    return command
+
+
+class Policies(click.Group):
+    """The group ``ctmc policy``."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        """Return the names of the builders whose models have decisions."""
+        from ctmc import registry
+
+        return registry.policy_names()
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        """Return the command of a builder; one that is unknown or without decisions is an error with those that fit."""
+        from ctmc.errors import CTMCError
+
+        try:
+            return policy_command(name)
+        except CTMCError:
+            if context.resilient_parsing or name.startswith("-"):
+                return None
+            raise
+
+
+def _without_builder(context: click.Context) -> int:
+    if context.invoked_subcommand is None:
+        raise click.UsageError(
+            "Missing the name of a builder; 'ctmc policy --help' shows those with decisions.", context
+        )
+    return 0
+
+
+command = Policies(
+    "policy",
+    callback=click.pass_context(_without_builder),
+    invoke_without_command=True,
+    params=[],
+    help="Find the optimal policy of a model with decisions, its value with bounds, and show it as a table.",
+    subcommand_metavar="BUILDER [PARAMETERS]...",
+)
