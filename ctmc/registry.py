@@ -10,12 +10,14 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
 import inspect
 import operator
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +57,14 @@ def builder(name: str) -> Callable[..., Any]:
     if not callable(found):
         raise PluginError(f"builder {name!r} is a {type(found).__name__}; a builder is a function.")
     return found  # type: ignore[no-any-return]
+
+
+def builder_designs(name: str) -> dict[str, Callable[..., Any]]:
+    """Return what can be optimised in a builder's models: name -> function (parameters, maximum) -> Design.
+
+    A builder says so by its attribute ``designs``; most have none.  See `ctmc.study.design`.
+    """
+    return dict(getattr(builder(name), "designs", {}))
 
 
 def builder_version(name: str) -> int:
@@ -262,9 +272,18 @@ def _places(package: str) -> dict[str, str]:
             if topic.is_dir() and not topic.name.startswith(("_", ".")):
                 for path in _modules(topic):
                     _add(places, path.stem, f"solvers.{topic.name}.{path.stem}:{_camel_case(path.stem)}")
-    for entry in importlib.metadata.entry_points(group=f"ctmc.{package}"):
-        _add(places, entry.name, entry.value)
+    for name, value in _installed(importlib.metadata.entry_points, f"ctmc.{package}", tuple(sys.path)):
+        _add(places, name, value)
     return places
+
+
+@functools.lru_cache(maxsize=16)
+def _installed(find: Callable[..., Any], group: str, _: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Return names and places of the entry points of a group.
+
+    Kept for each search path: every solve asks, and reading what all installed packages say takes as long as a small chain.
+    """
+    return tuple((entry.name, entry.value) for entry in find(group=group))
 
 
 def _add(places: dict[str, str], name: str, value: str) -> None:

@@ -340,7 +340,8 @@ def test_two_packages_with_the_same_name(monkeypatch):
     ]
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: entries)
     assert "mine" in registry.solver_names()
-    entries.append(importlib.metadata.EntryPoint("mine", "second:Solver", "ctmc.solvers"))
+    both = [*entries, importlib.metadata.EntryPoint("mine", "second:Solver", "ctmc.solvers")]
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: both)
     with pytest.raises(PluginError, match="the name 'mine' is defined twice: by first:Solver and by second:Solver"):
         registry.solver_names()
 

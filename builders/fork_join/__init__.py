@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 import ctmc
 from builders.fork_join.rules import Rules, checked_rules
 from builders.fork_join.service_span import Starts, law_of_response, law_of_span, masses
+from builders.fork_join.thresholds import threshold_design
 from ctmc.model.memory import require_memory
 from ctmc.model.phase_type import PhaseType
 from ctmc.model.qbd import QBD, Level, MatrixGeometric
@@ -279,3 +280,6 @@ def _counts(servers: int, tasks: int, thresholds: Sequence[int], last: int) -> t
 
     states, entries = below(tasks * (last + 1))
     return states, entries, below(tasks)[1]
+
+
+fork_join.designs = {"thresholds": threshold_design}  # what `ctmc optimize fork_join --over` takes

@@ -25,6 +25,7 @@ COMMANDS = {
     "build": ("build", "Build a model and store it."),
     "info": ("info", "Tell what a file holds."),
     "solve": ("solve", "Solve a stored model and certify the answer."),
+    "optimize": ("optimize", "Find the best values of a model's parameters."),
     "run": ("run", "Run a study: build, solve, verify, and print one table."),
     "policy": ("policy", "Find the optimal policy of a model with decisions."),
     "completion": ("completion", "Print the completion script for a shell."),

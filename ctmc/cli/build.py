@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,16 @@ def builder_command(name: str) -> Command:
     own = _own_options()
     command = Command(name, callback=partial(_build, name), params=own, help=_help(name, parts.summary, parts.examples))
     taken = [flag for parameter in command.params for flag in parameter.opts]
-    flags = [
+    command.params = [*builder_flags(name, taken), *command.params]
+    return command
+
+
+def builder_flags(name: str, taken: Sequence[str]) -> list[click.Option]:
+    """Return a flag for each parameter of a builder."""
+    from ctmc import registry
+
+    parts = read_docstring(registry.builder(name))
+    return [
         value_option(
             parameter.name,
             parameter.annotation,
@@ -113,8 +123,6 @@ def builder_command(name: str) -> Command:
         )
         for parameter in registry.builder_parameters(name).parameters.values()
     ]
-    command.params = [*flags, *command.params]
-    return command
 
 
 def _help(name: str, summary: str, examples: tuple[str, ...]) -> str:
@@ -125,7 +133,9 @@ def _help(name: str, summary: str, examples: tuple[str, ...]) -> str:
 
 
 class Builders(click.Group):
-    """The group ``ctmc build``."""
+    """A group with a command for each builder: ``ctmc build``, ``ctmc optimize``."""
+
+    make: Callable[[str], click.Command] = staticmethod(builder_command)
 
     def list_commands(self, context: click.Context) -> list[str]:
         """Return the builders' names."""
@@ -140,7 +150,7 @@ class Builders(click.Group):
             if context.resilient_parsing or name.startswith("-"):
                 return None
             raise unknown_name("builder", name, names)
-        return builder_command(name)
+        return self.make(name)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """List the builders with their first sentence; one that cannot be imported says so."""

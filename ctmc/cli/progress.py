@@ -99,6 +99,16 @@ class Progress:
         about = f"  about {duration(left)} left" if left is not None else ""
         self._show(f"  {bar:<{_BAR}}  iteration {iteration:,}  defect {defect:.1e}{about}")
 
+    def count(self, done: int, total: int, news: str) -> None:
+        """Show how many of so many steps are done; the time left is drawn on from those."""
+        now = time.perf_counter() - self._begin
+        if not self.active or now - self._shown < _INTERVAL:
+            return
+        self._shown = now
+        about = f"  about {duration(now * (total - done) / done)} left" if done else ""
+        filled = ("━" if self.console.encoding.startswith("utf") else "=") * round(_BAR * done / max(total, 1))
+        self._show(f"  {filled:<{_BAR}}  {done:,} of {total:,}{about}  {news}")
+
     def _show(self, text: str) -> None:
         from rich.text import Text
 

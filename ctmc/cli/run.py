@@ -71,6 +71,7 @@ def _run_study(given: str, output: str | None, out: Output) -> int:
         finally:
             watcher.close()
         picture = _picture(study, result, out)
+        plots = _plots(study, result, out)
     code = 1 if result.failed else 0
     if result.stopped:
         code = out.interrupts.exit_code
@@ -80,6 +81,7 @@ def _run_study(given: str, output: str | None, out: Output) -> int:
                 "study": study.title,
                 "output": str(result.output),
                 "picture": picture,
+                "plots": plots,
                 "failed": sum(row.status != "CONVERGED" for row in result.rows),
                 "rows": [plain_row(row) for row in result.rows],
             }
@@ -88,7 +90,7 @@ def _run_study(given: str, output: str | None, out: Output) -> int:
         out.table(*table(result.rows))
     told = set()
     for row in result.rows:
-        key = (row.model, row.problem, row.solver)
+        key = (row.model, row.problem, row.solver, row.message)
         if row.message and key not in told:
             told.add(key)
             out.line(f"ctmc: {_line(row)}")
@@ -108,11 +110,12 @@ def _picture(study: Any, result: Any, out: Output) -> str | None:
     from ctmc.study.plots import draw_convergence
     from ctmc.study.results import picture_path
 
-    if not result.histories:
+    histories = [history for history in result.histories if not history.swept]
+    if not histories:
         return None
     path = picture_path(result.output)
     try:
-        draw_convergence(result.histories, study.title, path)
+        draw_convergence(histories, study.title, path)
     except ImportError:
         out.news("No picture of the convergence: it needs matplotlib, python -m pip install 'ctmc-lab[plots]'.")
         return None
@@ -121,6 +124,30 @@ def _picture(study: Any, result: Any, out: Output) -> str | None:
         return None
     out.news(f"Picture: {path}")
     return str(path)
+
+
+def _plots(study: Any, result: Any, out: Output) -> list[str | None]:
+    """Draw the ``[[plot]]``s; None stands for one that could not be drawn."""
+    from ctmc.errors import CTMCError
+    from ctmc.study.plots import draw_lines
+    from ctmc.study.results import plot_path
+    from ctmc.study.run import line_data
+
+    paths: list[str | None] = []
+    for number, plot in enumerate(study.plots):
+        path = plot_path(result.output, number)
+        lines = line_data(plot, result.rows)
+        why = "" if lines else f"no certified answer has numbers for {plot.x!r} and {plot.y!r}."
+        try:
+            if lines:
+                draw_lines(lines, plot.x, plot.y, plot.title, path)
+        except ImportError:
+            why = "it needs matplotlib, python -m pip install 'ctmc-lab[plots]'."
+        except CTMCError as error:
+            why = str(error)
+        out.news(f"No plot {number + 1}: {why}" if why else f"Plot: {path}")
+        paths.append(None if why else str(path))
+    return paths
 
 
 command = Command(

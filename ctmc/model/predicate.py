@@ -60,6 +60,37 @@ class Predicate:
             return _condition(self._evaluate(values))
 
 
+@dataclass(frozen=True)
+class Formula:
+    """Parsed arithmetic over numbers with names, such as ``response_time + 0.1 * busy_servers``.
+
+    Examples
+    --------
+    >>> formula = parse_formula("jobs + 2 * utilization[1]")
+    >>> formula.evaluate({"jobs": 1.5, "utilization": np.array([0.5, 0.25])}), sorted(formula.names)
+    (2.0, ['jobs', 'utilization'])
+    """
+
+    text: str
+    names: frozenset[str]
+    _evaluate: _Evaluate
+
+    def evaluate(self, values: Mapping[str, Any]) -> float:
+        """Return the number; `values` are numbers, or vectors whose components the text picks."""
+        with np.errstate(all="ignore"):
+            columns = {name: np.asarray(value, dtype=np.float64)[None] for name, value in values.items()}
+            return float(_number(self._evaluate(columns))[0])
+
+
+def parse_formula(text: str) -> Formula:
+    """Parse arithmetic over names; raises as `parse` does."""
+    parser = _Parser(text, "formula")
+    evaluate = parser.sum()
+    if parser.kind != "end":
+        raise parser.error("+, -, * or /")
+    return Formula(text, frozenset(parser.names), evaluate)
+
+
 def parse(text: str) -> Predicate:
     """Parse a condition.
 
@@ -78,9 +109,10 @@ def parse(text: str) -> Predicate:
 class _Parser:
     """Recursive descent; every rule returns a function of the values."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, kind: str = "condition") -> None:
+        self.what = kind
         if len(text) > _MAXIMUM_LENGTH:
-            raise ModelError(f"a condition has {len(text)} characters; allowed are {_MAXIMUM_LENGTH}.")
+            raise ModelError(f"a {kind} has {len(text)} characters; allowed are {_MAXIMUM_LENGTH}.")
         self.text, self.begin, self.end, self.depth = text, 0, 0, 0
         self.kind, self.token = "", ""
         self.names: set[str] = set()
@@ -102,7 +134,7 @@ class _Parser:
     def error(self, wanted: str) -> ModelError:
         found = repr(printable(self.token)) if self.token else "the end"
         return ModelError(
-            f"condition {printable(self.text)!r}: expected {wanted} at position {self.begin}, found {found}."
+            f"{self.what} {printable(self.text)!r}: expected {wanted} at position {self.begin}, found {found}."
         )
 
     def take(self, *tokens: str) -> str | None:
@@ -180,7 +212,7 @@ class _Parser:
     def nested(self, rule: Callable[[], _Evaluate]) -> _Evaluate:
         self.depth += 1
         if self.depth > _MAXIMUM_DEPTH:
-            raise ModelError(f"a condition is nested more than {_MAXIMUM_DEPTH} deep.")
+            raise ModelError(f"a {self.what} is nested more than {_MAXIMUM_DEPTH} deep.")
         result = rule()
         self.depth -= 1
         return result

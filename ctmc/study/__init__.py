@@ -21,7 +21,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 _WHERE = {
-    "Study": "study",
+    "Study": "content",
     "parse_study": "study",
     "read_study": "study",
     "shipped_studies": "shipped",
@@ -52,6 +52,7 @@ def __getattr__(name: str) -> Any:
 
 
 if TYPE_CHECKING:
+    from ctmc.study.content import Study
     from ctmc.study.run import Row, StudyResult, Watcher, run_study
     from ctmc.study.shipped import find_study, shipped_studies
-    from ctmc.study.study import Study, parse_study, read_study
+    from ctmc.study.study import parse_study, read_study

@@ -1,8 +1,8 @@
-"""The picture of a run: how the defect falls with the products, one panel for each model."""
+"""The pictures of a run: how the defect falls with the products, one panel for each model, and y against x in a sweep."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ SIGNATURE = "ctmc study"
 # for print in black and white.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLES = ("-", "--", "-.", ":")
+_MARKERS = ("o", "s", "^", "D", "v")
 
 
 def is_ours(path: Path) -> bool:
@@ -66,6 +67,49 @@ def draw_convergence(histories: Sequence[History], title: str, path: Path) -> No
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
     figure.suptitle(_inert(title), fontsize=12)
+
+    def write(temporary: Path) -> None:
+        figure.savefig(temporary, format="png", dpi=150, metadata={"Software": SIGNATURE})
+
+    replace_file(path, write, overwrite=is_ours(path))
+
+
+def draw_lines(lines: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str, title: str, path: Path) -> None:
+    """Draw y against x, one line for each name, into a PNG file; raises as `draw_convergence` does.
+
+    Parameters
+    ----------
+    lines : mapping of str to points (x, y)
+    x, y : str
+        Names of the axes.
+    title : str
+    path : Path
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    from ctmc.storage.atomic import replace_file
+
+    figure = Figure(figsize=(7.2, 4.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    styles = zip(cycle(_COLORS), cycle(_STYLES), cycle(_MARKERS), strict=False)
+    for (name, points), (color, style, marker) in zip(lines.items(), styles, strict=False):
+        axes.plot(
+            [point[0] for point in points], [point[1] for point in points],
+            color=color, linestyle=style, linewidth=1.8, marker=marker if len(points) <= 60 else None, markersize=4.5,
+            label=_inert(name),
+        )  # fmt: skip
+    if all(float(value).is_integer() for points in lines.values() for _, value in points):
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel(_inert(x.replace("_", " ")), fontsize=11)
+    axes.set_ylabel(_inert(y.replace("_", " ")), fontsize=11)
+    axes.set_title(_inert(title), fontsize=12)
+    axes.grid(True, color="0.9", linewidth=0.6)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.legend(fontsize=10, frameon=False)
 
     def write(temporary: Path) -> None:
         figure.savefig(temporary, format="png", dpi=150, metadata={"Software": SIGNATURE})

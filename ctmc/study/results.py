@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ctmc.errors import StorageError, StudyError, printable
-from ctmc.study.study import Study
+from ctmc.study.content import Study
 
 if TYPE_CHECKING:
     from ctmc.study.run import StudyResult
@@ -41,7 +41,8 @@ def output_path(study: Study, given: str | Path | None) -> Path:
             "or give another with --output."
         )
     here = Path.cwd().resolve()
-    for place in (path.parent, path, store_path(path), picture_path(path)):
+    plots = [plot_path(path, number) for number in range(len(study.plots))]
+    for place in (path.parent, path, store_path(path), picture_path(path), *plots):
         if not place.resolve().is_relative_to(here):
             raise StudyError(
                 f"{printable(study.source)}: output is {printable(name)!r}, and {printable(place)} is a symbolic link that "
@@ -58,6 +59,11 @@ def store_path(output: Path) -> Path:
 def picture_path(output: Path) -> Path:
     """Return the file of the convergence picture."""
     return output.with_name(f"{output.stem}.png")
+
+
+def plot_path(output: Path, number: int) -> Path:
+    """Return the file of a ``[[plot]]``, counted from 0 here and from 1 in the name."""
+    return output.with_name(f"{output.stem}-plot{number + 1}.png")
 
 
 def prepare(output: Path, *, trusted: bool) -> Path:

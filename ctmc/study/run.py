@@ -13,16 +13,18 @@ from urllib.parse import quote
 import numpy as np
 
 from ctmc import registry
-from ctmc.errors import CTMCError, printable
+from ctmc.errors import CTMCError, StudyError, printable
 from ctmc.problem import PROBLEMS, Transient
-from ctmc.solution import Solution, Status, value_arrays
+from ctmc.solution import Solution, Status, flat_measures, value_arrays
 from ctmc.solve import default_solver, failure_message, solve
 from ctmc.solver import Solver
 from ctmc.storage import load, save, save_solution
 from ctmc.study import results
+from ctmc.study.content import Plot, Solve, Study, StudyModel
 from ctmc.study.locks import only_run
 from ctmc.study.measures import at_time, evaluate_measure
-from ctmc.study.study import Solve, Study
+from ctmc.study.optimize import Candidate, optimize
+from ctmc.study.sweep import shown as shown_value
 
 Monitor = Callable[[int, float], object]
 
@@ -59,6 +61,10 @@ class Row:
     iterations, products : int or None
     measures : mapping of str to a number, or to a list of them
         Empty where the answer is not certified.
+    point : mapping of str to a value
+        Parameters that a sweep has chosen, and the one that a search has found.
+    searched : str or None
+        Name of the latter.
     """
 
     model: str
@@ -72,17 +78,20 @@ class Row:
     products: int | None = None
     seconds: float | None = None
     measures: Mapping[str, Any] = field(default_factory=dict)
+    point: Mapping[str, Any] = field(default_factory=dict)
+    searched: str | None = None
 
 
 @dataclass(frozen=True)
 class History:
-    """The convergence history of one solve: which model, by which solver, and how far it had to go."""
+    """The convergence history of one solve: which model, by which solver, how far it had to go, and if it is one of a sweep."""
 
     model: str
     problem: str
     solver: str
     tolerance: float
     records: np.ndarray
+    swept: bool = False
 
 
 @dataclass(frozen=True)
@@ -164,6 +173,7 @@ class _Run:
         self.rows: list[Row] = []
         self.histories: list[History] = []
         self.unbuilt: dict[str, str] = {}
+        self.found: dict[str, dict[str, Any]] = {}
         self.total = len(study.models) + sum(len(step.models) * len(step.solvers) for step in study.solves)
         self.number = 0
         self._loaded: tuple[str, Any] | None = None
@@ -183,7 +193,7 @@ class _Run:
                 continue
             self.begin(f"building {name}")
             try:
-                built = registry.build(model.builder, **model.parameters)
+                built = registry.build(model.builder, **model.parameters, **self.searched(model))
                 save(self.path(name), built, overwrite=True)
             except Exception as error:
                 self.unbuilt[name] = _sentence(error)
@@ -191,6 +201,41 @@ class _Run:
             for note in built.notes:
                 self.watcher.news(f"{name}: {note}")
             del built
+
+    def searched(self, model: StudyModel) -> dict[str, Any]:
+        """Return the parameter that ``[optimize]`` asks for, with its best value."""
+        task = model.optimize
+        if task is None:
+            return {}
+
+        def watch(done: int, points: int, best: Candidate | None) -> bool:
+            return self.watcher.stopped()
+
+        found = optimize(
+            model.builder,
+            model.parameters,
+            task.over,
+            task.minimize,
+            maximum=task.maximum,
+            method=task.method,
+            watch=watch,
+        )
+        if found.stopped:
+            raise StudyError("the search for the best parameter was interrupted.")
+        for candidate in found.failed[:1]:
+            self.watcher.news(
+                f"{model.name}: {len(found.failed)} candidates have no certified answer, such as {candidate.point}: "
+                f"{candidate.message}"
+            )
+        point = found.best.point
+        self.found[model.name] = {found.parameter: point[0] if found.scalar else list(point)}
+        return self.found[model.name]
+
+    def row(self, name: str, problem: str, solver: str, status: str, message: str = "", **more: Any) -> Row:
+        model = self.study.models[name]
+        found = self.found.get(name, {})
+        point, searched = {**model.point, **found}, next(iter(found), None)
+        return Row(model.group, problem, solver, status, message, point=point, searched=searched, **more)
 
     def solve(self) -> None:
         for step in self.study.solves:
@@ -209,24 +254,61 @@ class _Run:
         shown = _options(solver)
         if name in self.unbuilt:
             self.number += 1
-            return [Row(name, step.problem, shown, "NOT_BUILT", self.unbuilt[name])]
+            return [self.row(name, step.problem, shown, "NOT_BUILT", self.unbuilt[name])]
         if self.watcher.stopped():
-            return [Row(name, step.problem, shown, "NOT_RUN", "the run was interrupted before this step.")]
+            return [self.row(name, step.problem, shown, "NOT_RUN", "the run was interrupted before this step.")]
         try:
             problem = _problem(step, self.model(name))
             shown = shown or default_solver(problem)
             monitor = self.begin(f"{name}, {shown}", problem.tolerance)
             solution = solve(problem, solver, monitor=monitor, check=False)
-            rows = _rows(step, name, shown, solution)
+            rows = self.rows_of(step, name, shown, solution)
         except Exception as error:
-            return [Row(name, step.problem, shown, "ERROR", _sentence(error))]
+            return [self.row(name, step.problem, shown, "ERROR", _sentence(error))]
         if len(solution.history):
-            self.histories.append(History(name, step.problem, shown, problem.tolerance, solution.history))
+            swept = bool(self.study.models[name].point)
+            self.histories.append(History(name, step.problem, shown, problem.tolerance, solution.history, swept))
         try:
             self.keep(step, name, solution)
         except (CTMCError, OSError) as error:
             self.watcher.news(f"{name}, {shown}: the solution is not stored: {error}")
         return rows
+
+    def rows_of(self, step: Solve, name: str, shown: str, solution: Solution) -> list[Row]:
+        measures: dict[str, Any] = {}
+        message = ""
+        status = solution.status.name
+        if not solution.converged:
+            message = failure_message(solution)
+        elif step.measures is None:
+            measures = dict(solution.measures())
+            for text in self.plotted(name):
+                if text not in flat_measures(measures):
+                    measures[text] = evaluate_measure(solution, text)
+        else:
+            wanted = dict.fromkeys([*step.measures, *self.plotted(name)])
+            measures = {text: evaluate_measure(solution, text) for text in wanted}
+        facts = {
+            "defect": float(solution.defect),
+            "iterations": solution.iterations,
+            "products": solution.products,
+            "seconds": solution.seconds,
+        }
+        if not isinstance(solution.problem, Transient):
+            return [self.row(name, step.problem, shown, status, message, measures=measures, **facts)]
+        return [
+            self.row(
+                name, step.problem, shown, status, message, time=float(time), measures=at_time(measures, k), **facts
+            )
+            for k, time in enumerate(solution.problem.times)
+        ]
+
+    def plotted(self, name: str) -> list[str]:
+        """Return what the plots need of a model's answers beside its parameters."""
+        model = self.study.models[name]
+        chosen = {*model.parameters, *self.found.get(name, {})}
+        texts = [text for plot in self.study.plots if model.group in plot.models for text in (plot.x, plot.y)]
+        return [text for text in texts if text.partition("[")[0].strip() not in chosen]
 
     def keep(self, step: Solve, name: str, solution: Solution) -> None:
         if not all(np.isfinite(array).all() for array in value_arrays(solution.value)):
@@ -265,30 +347,6 @@ def _problem(step: Solve, model: Any) -> Any:
     return PROBLEMS[step.problem](model, **settings)
 
 
-def _rows(step: Solve, name: str, shown: str, solution: Solution) -> list[Row]:
-    measures: dict[str, Any] = {}
-    message = ""
-    status = solution.status.name
-    if not solution.converged:
-        message = failure_message(solution)
-    elif step.measures is None:
-        measures = solution.measures()
-    else:
-        measures = {text: evaluate_measure(solution, text) for text in step.measures}
-    facts = {
-        "defect": float(solution.defect),
-        "iterations": solution.iterations,
-        "products": solution.products,
-        "seconds": solution.seconds,
-    }
-    if not isinstance(solution.problem, Transient):
-        return [Row(name, step.problem, shown, status, message, measures=measures, **facts)]  # type: ignore[arg-type]
-    return [
-        Row(name, step.problem, shown, status, message, time=float(time), measures=at_time(measures, k), **facts)  # type: ignore[arg-type]
-        for k, time in enumerate(solution.problem.times)
-    ]
-
-
 def _sentence(error: Exception) -> str:
     if isinstance(error, CTMCError):
         return str(error)
@@ -303,17 +361,66 @@ def table(rows: tuple[Row, ...]) -> tuple[list[str], list[list[Any]]]:
     >>> table((Row("queue", "stationary", "gth", "CONVERGED", measures={"utilization": [0.5, 0.2]}),))[0][-2:]
     ['utilization[0]', 'utilization[1]']
     """
-    from ctmc.solution import flat_measures
-
     flat = [flat_measures(row.measures) for row in rows]
     names = list(dict.fromkeys(name for measures in flat for name in measures))
     timed = ["time"] if any(row.time is not None for row in rows) else []
-    columns = ["model", "problem", *timed, "solver", "status", "defect", "iterations", "products", "seconds"]
+    chosen = list(dict.fromkeys(name for row in rows for name in row.point))
+    columns = ["model", *chosen, "problem", *timed, "solver", "status", "defect", "iterations", "products", "seconds"]
     cells = [
-        [*(getattr(row, column) for column in columns), *(measures.get(name) for name in names)]
+        [
+            row.model,
+            *map(_cell, (row.point.get(name) for name in chosen)),
+            *(getattr(row, column) for column in columns[1 + len(chosen) :]),
+            *(measures.get(name) for name in names),
+        ]
         for row, measures in zip(rows, flat, strict=True)
     ]
     return [*columns, *names], cells
 
 
-__all__ = ["History", "Row", "StudyResult", "Watcher", "run_study", "table"]
+def _cell(value: Any) -> Any:
+    return value if value is None or isinstance(value, int | float) else shown_value(value)
+
+
+def line_data(plot: Plot, rows: tuple[Row, ...]) -> dict[str, list[tuple[float, float]]]:
+    """Return the points of a plot by its lines: one for each model, and each solver and rest of a sweep where there are more.
+
+    Examples
+    --------
+    >>> rows = (Row("queue", "stationary", "gth", "CONVERGED", measures={"jobs": 2.0}, point={"load": 0.5}),)
+    >>> line_data(Plot("load", "jobs", ("queue",), ""), rows)
+    {'queue': [(0.5, 2.0)]}
+    """
+    found: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    for row in rows:
+        if row.model not in plot.models or row.status != Status.CONVERGED.name or row.time is not None:
+            continue
+        measures = flat_measures(row.measures)
+        known = {**measures, **_numbers(row.point)}
+        x, y = (known.get("".join(text.split()), known.get(text)) for text in (plot.x, plot.y))
+        if x is None or y is None:
+            continue
+        rest = ", ".join(
+            f"{name} {shown_value(value)}"
+            for name, value in row.point.items()
+            if plot.x.partition("[")[0] != name and row.searched != name
+        )
+        found.setdefault((row.model, row.solver, rest), []).append((x, y))
+    several = len({(model, rest) for model, _, rest in found}) < len(found)
+    return {
+        ", ".join(part for part in (model, solver if several else "", rest) if part): sorted(points)
+        for (model, solver, rest), points in found.items()
+    }
+
+
+def _numbers(point: Mapping[str, Any]) -> dict[str, float]:
+    numbers: dict[str, float] = {}
+    for name, value in point.items():
+        if isinstance(value, int | float):
+            numbers[name] = float(value)
+        elif isinstance(value, list | tuple) and all(isinstance(item, int | float) for item in value):
+            numbers |= {f"{name}[{k}]": float(item) for k, item in enumerate(value)}
+    return numbers
+
+
+__all__ = ["History", "Row", "StudyResult", "Watcher", "line_data", "run_study", "table"]

@@ -8,94 +8,31 @@ import re
 import stat
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ctmc import registry
-from ctmc.errors import CTMCError, PluginError, StudyError, printable, unknown_name
+from ctmc.errors import CTMCError, PluginError, StudyError, UnstableError, printable, unknown_name
 from ctmc.model.recipe import code_is_allowed
 from ctmc.problem import PROBLEMS
 from ctmc.solver import Solver
+from ctmc.study import sweep
+from ctmc.study.content import Optimize, Plot, Solve, Study, StudyModel
+from ctmc.study.design import design_for
 from ctmc.study.lines import Lines
 from ctmc.study.measures import check_measure
+from ctmc.study.optimize import METHODS, Cost
 from ctmc.study.parameters import describe, fits, names_code, option_annotations
 
 MAX_BYTES = 1_000_000
-_TOP = ("title", "output", "models", "solve")
+_TOP = ("title", "output", "models", "optimize", "solve", "plot")
+_OPTIMIZE = ("models", "over", "minimize", "maximum", "method")
+_PLOT = ("x", "y", "models", "title")
 _SOLVE = ("models", "problem", "solvers", "tolerance", "measures", "initial", "times")
 
 Table = tuple[str | int, ...]
-
-
-@dataclass(frozen=True)
-class StudyModel:
-    """A model of a study.
-
-    Attributes
-    ----------
-    name, builder : str
-    parameters : mapping
-        Of the builder.
-    """
-
-    name: str
-    builder: str
-    parameters: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Solve:
-    """One ``[[solve]]``: a question that is asked of several models and answered by several solvers.
-
-    Attributes
-    ----------
-    models : tuple of str
-    problem : str
-    solvers : tuple of Solver or None
-        None stands for the problem's default solver.
-    tolerance : float or None
-        None stands for the problem's default.
-    measures : tuple of str or None
-        None stands for all measures of the model.
-    initial : tuple of numbers, or None
-    times : tuple of float
-        Empty except for transient problems.
-    """
-
-    models: tuple[str, ...]
-    problem: str
-    solvers: tuple[Solver | None, ...]
-    tolerance: float | None = None
-    measures: tuple[str, ...] | None = None
-    initial: tuple[float, ...] | None = None
-    times: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
-class Study:
-    """What a study file asks for.
-
-    Attributes
-    ----------
-    title : str
-    output : str or None
-        Name of the result file, as it stands in the study.
-    models : mapping of str to StudyModel
-    solves : tuple of Solve
-    text : str
-        The file's text.
-    source : str
-        Where it came from.
-    """
-
-    title: str
-    output: str | None
-    models: Mapping[str, StudyModel]
-    solves: tuple[Solve, ...]
-    text: str
-    source: str
 
 
 def read_study(path: str | os.PathLike[str]) -> Study:
@@ -164,6 +101,9 @@ class _Reader:
     def __init__(self, text: str, source: str) -> None:
         self.text, self.source = text, source
         self.lines = Lines(text)
+        self.searched: dict[
+            str, str | None
+        ] = {}  # the parameter that is searched for, by model; None where it is not known
 
     def fail(self, message: str, table: Table = (), key: str | None = None, within: str | None = None) -> NoReturn:
         number = self.lines.number(table, key, within)
@@ -195,23 +135,36 @@ class _Reader:
                 self.unknown("key of a study", key, _TOP, table, None if table else key)
         title = self.text_of(content, "title", ()) or Path(self.source).stem
         output = self.text_of(content, "output", ())
-        models = self.models(content.get("models"))
+        models = self.optimized(content.get("optimize"), self.models(content.get("models")))
+        self.check_complete(models)
         steps = content.get("solve")
         if not isinstance(steps, list) or not steps or not all(isinstance(step, dict) for step in steps):
             self.fail(
                 "the table [[solve]] is missing; at least one says which solvers answer which problem.", (), "solve"
             )
         solves = tuple(self.solve(step, ("solve", k), models) for k, step in enumerate(steps))
-        return Study(title, output, models, solves, self.text, self.source)
+        plots = content.get("plot", [])
+        if not isinstance(plots, list) or not all(isinstance(plot, dict) for plot in plots):
+            self.fail("plot is no table; allowed is [[plot]] with the keys x and y.", (), "plot")
+        return Study(
+            title, output, models, solves, self.text, self.source,
+            tuple(self.plot(plot, ("plot", k), models) for k, plot in enumerate(plots)),
+        )  # fmt: skip
 
     def models(self, content: Any) -> dict[str, StudyModel]:
         if not isinstance(content, dict) or not content:
             self.fail(
                 "the table [models.NAME] is missing; at least one names a builder and its parameters.", (), "models"
             )
-        return {name: self.model(name, table) for name, table in content.items()}
+        found: dict[str, StudyModel] = {}
+        for name, table in content.items():
+            for model in self.model(name, table, sweep.MAXIMUM_POINTS - len(found)):
+                if model.name in found:
+                    self.fail(f"the name {printable(model.name)!r} also comes from a sweep.", ("models", name))
+                found[model.name] = model
+        return found
 
-    def model(self, name: str, content: Any) -> StudyModel:
+    def model(self, name: str, content: Any, room: int) -> list[StudyModel]:
         table: Table = ("models", name)
         if not isinstance(content, dict):
             self.fail(
@@ -224,7 +177,8 @@ class _Reader:
         if builder not in registry.builder_names():
             self.unknown("builder", builder, registry.builder_names(), table, "builder")
         signature = registry.builder_parameters(builder)
-        given = {key: value for key, value in content.items() if key != "builder"}
+        given = {key: value for key, value in content.items() if key not in ("builder", "sweep")}
+        swept = self.sweep(name, builder, content.get("sweep", {}), given, room)
         for key, value in given.items():
             if key not in signature.parameters:
                 self.unknown(f"parameter of {builder}", key, ["builder", *signature.parameters], table, key)
@@ -232,10 +186,140 @@ class _Reader:
             annotation = signature.parameters[key].annotation
             if not fits(value, annotation):
                 self.fail(f"{key} is {printable(repr(value))}; allowed is {describe(annotation)}.", table, key)
-        for key, parameter in signature.parameters.items():
-            if parameter.default is parameter.empty and key not in given:
-                self.fail(f"the model {printable(name)!r} has no key {key}, which {builder} needs.", table)
-        return StudyModel(name, builder, given)
+        if not swept:
+            return [StudyModel(name, builder, given, name)]
+        found = []
+        for point in sweep.points(swept):
+            label = ", ".join(f"{key}={sweep.shown(value)}" for key, value in point.items())
+            found.append(StudyModel(f"{name} ({label})", builder, {**given, **point}, name, point))
+        return found
+
+    def sweep(
+        self, name: str, builder: str, content: Any, given: Mapping[str, Any], room: int
+    ) -> dict[str, sweep.Values]:
+        """Return the values of each parameter; how many models they make is known before one of them is."""
+        table: Table = ("models", name, "sweep")
+        if not isinstance(content, dict):
+            self.fail(
+                f"sweep is {printable(repr(content))}; allowed is a table of parameters and values.",
+                ("models", name),
+                "sweep",
+            )
+        if not self.lines.number(table):
+            table = ("models", name)  # written inline
+        signature = registry.builder_parameters(builder).parameters
+        found: dict[str, sweep.Values] = {}
+        for key, values in content.items():
+            if key not in signature:
+                self.unknown(f"parameter of {builder}", key, signature, table, key)
+            if key in given:
+                self.fail(f"{key} is given and swept; allowed is one of both.", table, key)
+            try:
+                found[key] = sweep.read_values(values)
+            except CTMCError as error:
+                self.fail(f"{key} {error}", table, key)
+        total = math.prod(map(sweep.count, found.values()))
+        if total > room:
+            points = f"{total:,}" if total < 10**15 else "more than 10^15"
+            self.fail(
+                f"the sweep of {printable(name)!r} makes {points} models; allowed are {sweep.MAXIMUM_POINTS:,} in a study.",
+                table, next(iter(found)),
+            )  # fmt: skip
+        for key, chosen in found.items():
+            for value in sweep.listed(chosen):
+                self.check_code(key, value, table)
+                annotation = signature[key].annotation
+                if not fits(value, annotation):
+                    self.fail(
+                        f"{key} takes {printable(repr(value))} in the sweep; allowed is {describe(annotation)}.",
+                        table,
+                        key,
+                    )
+        return found
+
+    def optimized(self, content: Any, models: dict[str, StudyModel]) -> dict[str, StudyModel]:
+        """Return the models, those of ``[optimize]`` with their search; the design is tried on the first of each sweep."""
+        if content is None:
+            return models
+        several = isinstance(content, list)
+        for number, step in enumerate(content if several else [content]):
+            table: Table = ("optimize", number) if several else ("optimize",)
+            if not isinstance(step, dict):
+                self.fail(
+                    "optimize is no table; allowed is [optimize] with the keys over and minimize.", (), "optimize"
+                )
+            self.check_keys(step, _OPTIMIZE, "key of [optimize]", table)
+            groups = tuple(dict.fromkeys(model.group for model in models.values()))
+            names = self.names(step, table, groups)
+            over, minimize = (self.text_of(step, key, table) for key in ("over", "minimize"))
+            if over is None or minimize is None:
+                self.fail(f"the table [optimize] has no key {'over' if over is None else 'minimize'}.", table)
+            method = self.text_of(step, "method", table) or METHODS[0]
+            if method not in METHODS:
+                self.unknown("method", method, METHODS, table, "method")
+            maximum = step.get("maximum")
+            if maximum is not None and not (fits(maximum, int) and maximum > 0):
+                self.fail(f"maximum is {printable(repr(maximum))}; allowed is a whole number >= 1.", table, "maximum")
+            try:
+                Cost(minimize)
+            except CTMCError as error:
+                self.fail(str(error), table, "minimize")
+            search = Optimize(names, over, minimize, maximum, method)
+            for name, model in models.items():
+                if model.group not in names:
+                    continue
+                if model.optimize is not None:
+                    self.fail(f"the model {printable(model.group)!r} is optimised twice.", table, "models")
+                models[name] = replace(model, optimize=search)
+                if model.group in self.searched:
+                    continue
+                self.searched[model.group] = None
+                try:
+                    self.searched[model.group] = design_for(model.builder, model.parameters, over, maximum).parameter
+                except UnstableError:
+                    continue  # of this point; it is told in its row
+                except CTMCError as error:
+                    message = str(error)
+                    self.fail(message[0].lower() + message[1:], table, "over")
+        return models
+
+    def check_complete(self, models: Mapping[str, StudyModel]) -> None:
+        for model in {model.group: model for model in models.values()}.values():
+            for key, parameter in registry.builder_parameters(model.builder).parameters.items():
+                given = key in model.parameters or self.searched.get(model.group, "") in (key, None)
+                if parameter.default is parameter.empty and not given:
+                    self.fail(
+                        f"the model {printable(model.group)!r} has no key {key}, which {model.builder} needs.",
+                        ("models", model.group),
+                    )
+
+    def names(self, content: Mapping[str, Any], table: Table, known: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the names of models under the key models, all without it."""
+        names = self.texts(content, "models", table)
+        for name in names or ():
+            if name not in known:
+                self.unknown("model", name, known, table, "models", name)
+        return known if names is None else tuple(dict.fromkeys(names))
+
+    def plot(self, content: dict[str, Any], table: Table, models: Mapping[str, StudyModel]) -> Plot:
+        self.check_keys(content, _PLOT, "key of [[plot]]", table)
+        groups = tuple(dict.fromkeys(model.group for model in models.values()))
+        names = self.names(content, table, groups)
+        swept = {key for model in models.values() if model.group in names for key in model.point}
+        axes = []
+        for key in ("x", "y"):
+            text = self.text_of(content, key, table)
+            if text is None:
+                self.fail(f"the table [[plot]] has no key {key}.", table)
+            try:
+                check_measure(text)
+            except CTMCError as error:
+                self.fail(str(error), table, key)
+            axes.append(text)
+        if not swept:
+            self.fail("none of the plot's models has a sweep, so a line would be a point.", table)
+        title = self.text_of(content, "title", table) or f"{axes[1]} against {axes[0]}"
+        return Plot(axes[0], axes[1], names, title)
 
     def check_code(self, key: str, value: Any, table: Table) -> None:
         code = names_code(value)
@@ -247,10 +331,10 @@ class _Reader:
 
     def solve(self, content: dict[str, Any], table: Table, models: Mapping[str, StudyModel]) -> Solve:
         self.check_keys(content, _SOLVE, "key of [[solve]]", table)
-        names = self.texts(content, "models", table)
-        for name in names or ():
-            if name not in models:
-                self.unknown("model", name, models, table, "models", name)
+        members: dict[str, list[str]] = {}
+        for name, model in models.items():
+            members.setdefault(model.group, []).append(name)
+        names = self.names(content, table, tuple(members))
         problem = self.text_of(content, "problem", table) or "stationary"
         if problem not in PROBLEMS:
             self.unknown("problem", problem, PROBLEMS, table, "problem")
@@ -275,7 +359,7 @@ class _Reader:
         if times and not (ascending and times[0] >= 0 and all(map(math.isfinite, times))):
             self.fail(f"times is {list(times)!r}; allowed are finite times >= 0, ascending.", table, "times")
         return Solve(
-            models=tuple(dict.fromkeys(names)) if names is not None else tuple(models),
+            models=tuple(name for group in names for name in members[group]),
             problem=problem,
             solvers=self.solvers(content, problem, table),
             tolerance=tolerance,

@@ -1,0 +1,111 @@
+"""What a study file says, as frozen objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ctmc.solver import Solver
+
+
+@dataclass(frozen=True)
+class StudyModel:
+    """A model of a study.
+
+    Attributes
+    ----------
+    name, builder : str
+    parameters : mapping
+        Of the builder.
+    group : str
+        The name in the file; `name` itself except in a sweep.
+    point : mapping
+        What the sweep has chosen for this one, by parameter.
+    optimize : Optimize or None
+        How one more parameter is found.
+    """
+
+    name: str
+    builder: str
+    parameters: Mapping[str, Any]
+    group: str = ""
+    point: Mapping[str, Any] = field(default_factory=dict)
+    optimize: Optimize | None = None
+
+
+@dataclass(frozen=True)
+class Optimize:
+    """``[optimize]``: the parameter of some models that is chosen so that a cost is least; see `ctmc.study.optimize`."""
+
+    models: tuple[str, ...]
+    over: str
+    minimize: str
+    maximum: int | None = None
+    method: str = "exhaustive"
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One ``[[plot]]``: y against x, one line for each model; both are parameters of a sweep, or measures."""
+
+    x: str
+    y: str
+    models: tuple[str, ...]
+    title: str
+
+
+@dataclass(frozen=True)
+class Solve:
+    """One ``[[solve]]``: a question that is asked of several models and answered by several solvers.
+
+    Attributes
+    ----------
+    models : tuple of str
+    problem : str
+    solvers : tuple of Solver or None
+        None stands for the problem's default solver.
+    tolerance : float or None
+        None stands for the problem's default.
+    measures : tuple of str or None
+        None stands for all measures of the model.
+    initial : tuple of numbers, or None
+    times : tuple of float
+        Empty except for transient problems.
+    """
+
+    models: tuple[str, ...]
+    problem: str
+    solvers: tuple[Solver | None, ...]
+    tolerance: float | None = None
+    measures: tuple[str, ...] | None = None
+    initial: tuple[float, ...] | None = None
+    times: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a study file asks for.
+
+    Attributes
+    ----------
+    title : str
+    output : str or None
+        Name of the result file, as it stands in the study.
+    models : mapping of str to StudyModel
+        Each point of a sweep is one.
+    solves : tuple of Solve
+    plots : tuple of Plot
+    text : str
+        The file's text.
+    source : str
+        Where it came from.
+    """
+
+    title: str
+    output: str | None
+    models: Mapping[str, StudyModel]
+    solves: tuple[Solve, ...]
+    text: str
+    source: str
+    plots: tuple[Plot, ...] = ()
