@@ -336,9 +336,13 @@ def stationary_levels(problem: Stationary, answer: Any) -> Certificate:
             f"the mass beyond level {last} is about {answer.beyond:.2g} as the masses of the levels fall, or do not fall: "
             "more levels are needed, or there is no stationary distribution.",
         )
-    wrong = _verdict(problem.tolerance, defect)
-    if wrong:
-        return wrong
+    if _verdict(problem.tolerance, defect):
+        return Certificate(
+            defect,
+            Status.INACCURATE,
+            f"the recomputed defect {defect:.3g} is above the tolerance {problem.tolerance:g}; the mass beyond level {last} is "
+            f"about {answer.beyond:.2g}.",
+        )
     chain = queue.truncate(last + 1)
     net = chain.forward(pi)
     for number in chain.classes.recurrent:

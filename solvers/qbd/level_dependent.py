@@ -42,8 +42,8 @@ class LevelDependent:
     2 pi_N up_N 1 / sum_i pi_i q_i; the square of the L1 change of the levels 0 .. N/2 since the last N; and the mass beyond N,
     times tolerance / `beyond`; it must be within the problem's tolerance.  The mass beyond is extrapolated from the masses
     of the levels N/4 .. N/2 and N/2 .. N as if they went on falling by a power of the level
-    (`ctmc.model.level_dependent.mass_beyond`), which is too careful for masses that fall faster.  The history has the
-    largest of the three as its defect.
+    (`ctmc.model.level_dependent.mass_beyond`), which is too careful for masses that fall faster.  Where they do fall by a power, killing makes the
+    last ones smaller and the estimate some half of what is beyond.  The history has the largest of the three as its defect.
 
     What it cannot see: probability far above levels of next to no mass, farther out than N.  A process without a stationary
     distribution ends at `max_levels`, the mass beyond not having fallen.
@@ -76,7 +76,7 @@ class LevelDependent:
 
     solves: ClassVar = (Stationary,)
     needs: ClassVar = LevelDependentQBD
-    max_levels: int = 20_000
+    max_levels: int = 10_000
     beyond: float = 1e-12
     first_levels: int = 32
 
