@@ -149,6 +149,7 @@ BAD = [
     (lambda k: (None if k == 0 else [[1.0]], [[-1.0 - (0 < k < 5)]], [[1.0]]), "row 0 of the blocks of level 5 sums"),
     (lambda k: (None if k == 0 else [[1.0 - 2 * (k == 3)]], [[-1.0 - (k > 0)]], [[1.0]]), "down of level 3 has the rate -1"),
     (lambda k: (None if k == 0 else [[1.0]], [[-1.0 - (k > 0)]], [[0.5] * 2 if k == 2 else [1.0]]), "blocks of level 3 have shapes"),
+    (lambda k: (None if k == 0 else [[1.0]], [[-1.0 - (k > 0)]], [[1.0]] * (1 + (k == 2))), "blocks of level 2 have shapes"),
     (lambda k: (None, [[-1.0]], [[1.0]]), "down of level 1 is None"),
     (lambda k: ([[1.0]], [[-2.0]], [[1.0]]), "down of level 0 is given"),
     (lambda k: (None if k == 0 else [[math.nan]], [[-1.0]], [[1.0]]), "down of level 1 has entries that are not finite"),
@@ -231,6 +232,15 @@ def test_the_flow_over_the_cut_counts():
     proof = certify(Stationary(queue, tolerance=1e-2), Outcome(answer))
     assert proof.defect == pytest.approx(2 * pi[8] / (pi @ (1 + np.arange(9))), rel=1e-9)
     assert certify(Stationary(queue, tolerance=1e-7), Outcome(answer)).status is Status.INACCURATE
+
+
+def test_mass_that_does_not_fall_is_refused_however_small_the_defect():
+    """Rates 2^-k: next to nothing flows over the cut, yet all levels have the same mass."""
+    queue = birth_death(lambda k: 0.5**k, lambda k: 0.5 ** (k - 1))
+    proof = certify(Stationary(queue), Outcome(LevelDistribution((np.array([0.01]),) * 100)))
+    assert proof.defect < 1e-12
+    assert proof.status is Status.INACCURATE
+    assert "mass beyond level 99 is about 1 " in proof.reason
 
 
 def test_slow_exchange_is_looked_for():
