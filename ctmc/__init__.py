@@ -35,6 +35,8 @@ _WHERE = {
     "Generator": "ctmc.model.generator",
     "QBD": "ctmc.model.qbd",
     "MatrixGeometric": "ctmc.model.qbd",
+    "LevelDependentQBD": "ctmc.model.level_dependent",
+    "LevelDistribution": "ctmc.model.level_dependent",
     "Reward": "ctmc.model.reward",
     "Trace": "ctmc.trace",
     "builder": "ctmc.model.recipe",
@@ -100,6 +102,7 @@ if TYPE_CHECKING:
     )
     from ctmc.model.communication import condensation, to_networkx
     from ctmc.model.generator import Generator
+    from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
     from ctmc.model.memory import limited_memory
     from ctmc.model.qbd import QBD, MatrixGeometric
     from ctmc.model.recipe import allowed_code, builder

@@ -16,6 +16,7 @@ from ctmc.errors import ModelError
 from ctmc.model import exchange
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
+from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
 from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.problem import Stationary, Transient
 from ctmc.solution import Outcome, Status
@@ -65,6 +66,8 @@ def certify(problem: Any, outcome: Outcome) -> Certificate:
         return transient(problem, outcome)
     if isinstance(problem.model, QBD):
         return _with_checks(problem, outcome.value, stationary_qbd(problem, outcome.value))
+    if isinstance(problem.model, LevelDependentQBD):
+        return stationary_levels(problem, outcome.value)
     return stationary(problem, outcome.value)
 
 
@@ -290,6 +293,72 @@ def _slow_boundary(problem: Stationary, answer: MatrixGeometric, defect: float) 
             return wrong
     return Certificate(
         defect, Status.CONVERGED, f"the defect {defect:.2g} over all levels is within {problem.tolerance:g}."
+    )
+
+
+def stationary_levels(problem: Stationary, answer: Any) -> Certificate:
+    """Check pi Q = 0 over all levels with nothing beyond the kept ones: what leaves the last of them upwards is unbalanced.
+
+    The mass beyond is estimated from how the masses of the levels fall, and must be within sqrt(tolerance); then what a small
+    defect does not prove is looked for on the kept levels.
+    """
+    queue = problem.model
+    assert isinstance(queue, LevelDependentQBD)
+    if not isinstance(answer, LevelDistribution) or not answer.levels:
+        return Certificate(
+            math.nan, Status.BREAKDOWN, f"the answer is a {type(answer).__name__}, not a LevelDistribution with levels."
+        )
+    vectors, last = answer.levels, len(answer.levels) - 1
+    levels = [queue.level(k) for k in range(last + 1)]
+    imbalances, flow = 0.0, 0.0
+    for k, level in enumerate(levels):
+        wrong = wrong_vector(vectors[k], (level.local.shape[0],))
+        if wrong:
+            return wrong
+    for k, level in enumerate(levels):
+        balance = vectors[k] @ level.local
+        if k:
+            balance += vectors[k - 1] @ levels[k - 1].up
+        if k < last:
+            balance += vectors[k + 1] @ levels[k + 1].down
+        imbalances += float(np.abs(balance).sum())
+        flow -= float(np.abs(vectors[k]) @ level.local.diagonal())
+    imbalances += float(np.abs(vectors[last] @ levels[last].up).sum())
+    defect = imbalances / flow if flow > 0 else 0.0
+    pi = np.concatenate(vectors)
+    wrong = _wrong_distribution(pi, defect)
+    if wrong:
+        return wrong
+    if not answer.beyond <= math.sqrt(problem.tolerance):
+        return Certificate(
+            defect,
+            Status.INACCURATE,
+            f"the mass beyond level {last} is about {answer.beyond:.2g} as the masses of the levels fall, or do not fall: "
+            "more levels are needed, or there is no stationary distribution.",
+        )
+    if _verdict(problem.tolerance, defect):
+        return Certificate(
+            defect,
+            Status.INACCURATE,
+            f"the recomputed defect {defect:.3g} is above the tolerance {problem.tolerance:g}; the mass beyond level {last} is "
+            f"about {answer.beyond:.2g}.",
+        )
+    chain = queue.truncate(last + 1)
+    net = chain.forward(pi)
+    for number in chain.classes.recurrent:
+        members = chain.classes.members(number)
+        mass = float(pi[members].sum())
+        if len(members) > 1 and mass > 0:
+            wrong = _hidden(
+                chain.restricted(members), pi[members] / mass, net[members] / mass, problem.tolerance, defect
+            )
+            if wrong:
+                return wrong
+    return Certificate(
+        defect,
+        Status.CONVERGED,
+        f"the defect {defect:.2g} over levels 0 to {last} is within {problem.tolerance:g}; the mass beyond is about "
+        f"{answer.beyond:.2g}.",
     )
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from scipy.linalg import expm
+from scipy.stats import poisson
 
 from ctmc import registry
 from ctmc.errors import (
@@ -35,6 +36,7 @@ from ctmc.errors import (
 )
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
+from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
 from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.model.state_space import Lattice, Variable
 from ctmc.problem import Problem, Stationary, Transient
@@ -79,6 +81,8 @@ class Case:
             begin = self.problem.initial.dense(len(dense))
             return np.array([begin @ expm(dense * time) for time in self.problem.times])
         model = self.problem.model
+        if isinstance(model, LevelDependentQBD):
+            return gth(model.truncate(200).to_scipy().toarray())
         if isinstance(model, QBD):
             levels = model.boundary_levels + max(4, 1200 // model.phase_count)
             return gth(model.truncate(levels).to_scipy().toarray())
@@ -120,6 +124,10 @@ def cases() -> list[Case]:
         Case("queue in a random environment", Stationary(_environment())),
         Case("QBD at load .999", Stationary(QBD.from_blocks([[0.999]], [[-1.999]], [[1.0]])), hard=True,
              answer=0.001 * 0.999 ** np.arange(1000)),
+        Case("M/M/infinity", Stationary(_retrials(0, 5.0, 1.0)), answer=poisson.pmf(np.arange(100), 5.0)),
+        Case("retrial queue", Stationary(_retrials(2, 1.2, 0.7))),
+        Case("retrial queue at load .98", Stationary(_retrials(1, 0.98, 0.5)), hard=True,
+             answer=_one_server_retrials(0.98, 0.5)),
     ]  # fmt: skip
 
 
@@ -384,6 +392,9 @@ def _judge(solution: Solution, case: Case) -> Iterable[str]:
         levels = range(len(solution.value.boundary) + 60)
         value = np.concatenate([solution.value.level(k) for k in levels])[: len(known)]
         known = known[: len(value)]
+    elif isinstance(solution.value, LevelDistribution):
+        value = np.concatenate(solution.value.levels)[: len(known)]
+        known = known[: len(value)]
     else:
         value = solution.value
     distance = float(np.abs(value - known).sum(axis=-1).max())
@@ -417,12 +428,12 @@ def _transformed(solver: Any, case: Case, first: Solution) -> Iterable[str]:
             yield f"{what}: {solution.status.name}, {distance:.2g} away from the answer before."
 
 
-def _fingerprint(model: Generator | QBD) -> str:
+def _fingerprint(model: Generator | QBD | LevelDependentQBD) -> str:
     if isinstance(model, Generator):
         arrays = [model.indptr, model.sources, model.rates, model.exit_rates]
     else:
-        blocks = [model.up, model.local, model.down]
-        for level in model.boundary:
+        blocks = [model.up, model.local, model.down] if isinstance(model, QBD) else []
+        for level in model.boundary if isinstance(model, QBD) else map(model.level, range(8)):
             blocks += [block for block in (level.down, level.local, level.up) if block is not None]
         arrays = [array for block in blocks for array in (block.data, block.indices, block.indptr)]
     digest = hashlib.sha256()
@@ -447,3 +458,29 @@ def _environment() -> QBD:
     environment = np.array([[0, 0.3, 0], [0.2, 0, 0.1], [0, 0.5, 0]])
     local = environment - np.diag((environment + arrivals + services).sum(axis=1))
     return QBD.from_blocks(arrivals, local, services)
+
+
+def _retrials(servers: int, arrival_rate: float, retrial_rate: float) -> LevelDependentQBD:
+    """M/M/c whose customers, when all servers are busy, come back from an orbit, the level, one by one; no server: M/M/infinity."""
+
+    def blocks(orbit: int) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
+        again, up = np.zeros((servers + 1,) * 2), np.zeros((servers + 1,) * 2)
+        np.fill_diagonal(again[:, 1:], orbit * retrial_rate)
+        if servers == 0:
+            again[0, 0] = orbit * retrial_rate
+        up[-1, -1] = arrival_rate
+        local = np.diag(np.full(servers, arrival_rate), 1) + np.diag(np.arange(1.0, servers + 1), -1)
+        local -= np.diag((again + local + up).sum(axis=1))
+        return (again if orbit else None), local, up
+
+    return LevelDependentQBD(blocks)
+
+
+def _one_server_retrials(load: float, retrial_rate: float) -> np.ndarray:
+    """M/M/1 with retrials, service rate 1: G. Falin, J. Templeton, *Retrial Queues*, Chapman and Hall 1997, section 1.2."""
+    orbit = np.arange(2500)
+    steps = load * (1 + load / (orbit[:-1] * retrial_rate + retrial_rate) - 1 / (orbit[:-1] + 1.0))
+    # p_{0j} and p_{1j} from the ratios of neighbours: (lambda + (j - 1) mu) / (j mu) and (lambda + j mu) / (j mu), times the load
+    idle = np.cumprod([1.0, *steps])
+    busy = load * np.cumprod([1.0, *(load * (1 + load / (orbit[1:] * retrial_rate)))])
+    return np.asarray(np.column_stack([idle, busy]).ravel() * (1 - load) ** (1 + load / retrial_rate))

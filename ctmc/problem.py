@@ -12,6 +12,7 @@ from ctmc.errors import ModelError
 from ctmc.model.absorption import class_weights
 from ctmc.model.distribution import Distribution, distribution
 from ctmc.model.generator import Generator
+from ctmc.model.level_dependent import LevelDependentQBD
 from ctmc.model.qbd import QBD
 from ctmc.model.summary import Rows, Summarised
 
@@ -22,19 +23,19 @@ class Stationary(Summarised):
 
     Parameters
     ----------
-    model : Generator or QBD
+    model : Generator, QBD or LevelDependentQBD
     tolerance : float
         Largest accepted defect ||pi Q||_1 / sum_i pi_i q_i, relative to the probability flow; default 1e-12.
     initial : state, mapping, vector or Distribution, optional
         Where the chain starts; only needed where it has several recurrent classes.  Default: the model's own.
     """
 
-    model: Generator | QBD
+    model: Generator | QBD | LevelDependentQBD
     tolerance: float = 1e-12
     initial: Any = None
 
     def __post_init__(self) -> None:
-        _check_model(self.model, (Generator, QBD))
+        _check_model(self.model, (Generator, QBD, LevelDependentQBD))
         _check_tolerance(self.tolerance)
         if isinstance(self.model, Generator):
             _set_initial(self)
@@ -104,7 +105,7 @@ PROBLEMS: dict[str, type[Stationary] | type[Transient]] = {"stationary": Station
 """The problems by the names that studies and the command line use."""
 
 
-def _model_rows(model: Generator | QBD) -> Rows:
+def _model_rows(model: Generator | QBD | LevelDependentQBD) -> Rows:
     title, rows = model._summary()
     return [("model", title), *rows]
 
@@ -112,7 +113,7 @@ def _model_rows(model: Generator | QBD) -> Rows:
 def _check_model(model: Any, allowed: tuple[type, ...]) -> None:
     if not isinstance(model, allowed):
         names = " or ".join(kind.__name__ for kind in allowed)
-        hint = "; queue.truncate(levels=..) makes one of a QBD" if isinstance(model, QBD) else ""
+        hint = "; queue.truncate(levels=..) makes one of a QBD" if isinstance(model, QBD | LevelDependentQBD) else ""
         raise ModelError(f"model is a {type(model).__name__}; allowed is a {names}{hint}.")
 
 

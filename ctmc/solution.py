@@ -11,6 +11,7 @@ import numpy as np
 
 from ctmc.errors import ModelError, unknown_name
 from ctmc.model import predicate
+from ctmc.model.level_dependent import LevelDistribution
 from ctmc.model.phase_type import PhaseType
 from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.model.reward import Reward
@@ -47,7 +48,7 @@ class Outcome:
 
     Attributes
     ----------
-    value : ndarray or MatrixGeometric
+    value : ndarray, MatrixGeometric or LevelDistribution
         Stationary: shape (n,).  Transient: shape (times, n).
     status : Status
     history : ndarray of `HISTORY`, optional
@@ -75,8 +76,9 @@ class Solution(Summarised):
     Attributes
     ----------
     problem : Stationary or Transient
-    value : ndarray or MatrixGeometric
-        Stationary: pi, shape (n,), in the order of the state space.  Transient: shape (times, n).  QBD: MatrixGeometric.
+    value : ndarray, MatrixGeometric or LevelDistribution
+        Stationary: pi, shape (n,), in the order of the state space.  Transient: shape (times, n).  QBD: MatrixGeometric;
+        LevelDependentQBD: LevelDistribution.
     status : Status
     reason : str
         One sentence on the status, with the numbers behind it.
@@ -303,6 +305,8 @@ def value_arrays(value: Any) -> list[np.ndarray]:
     """Return the arrays of an answer."""
     if isinstance(value, MatrixGeometric):
         return [*value.boundary, value.r, *([] if value.g is None else [value.g])]
+    if isinstance(value, LevelDistribution):
+        return list(value.levels)
     return [value]
 
 

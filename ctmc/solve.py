@@ -15,6 +15,7 @@ from ctmc import certificate, registry
 from ctmc.certificate import Certificate
 from ctmc.errors import CTMCError, ModelError, ReducibleError, SolveError, UnstableError, printable
 from ctmc.model.generator import Generator, ProductCounter
+from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
 from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.problem import Problem, Stationary, Transient
 from ctmc.solution import HISTORY, Outcome, Solution, Status, value_arrays
@@ -30,13 +31,15 @@ SMALL = 3000
 def default_solver(problem: Problem) -> str:
     """Return the name of the solver that is taken when none is named.
 
-    Stationary: `gth` up to 3000 states (it cannot be inaccurate), `gmres` above, `logarithmic_reduction` for a QBD.
-    Transient: `uniformization`.
+    Stationary: `gth` up to 3000 states (it cannot be inaccurate), `gmres` above, `logarithmic_reduction` for a QBD,
+    `level_dependent` for one whose blocks depend on the level.  Transient: `uniformization`.
     """
     if not isinstance(problem, Stationary):
         return "uniformization"
     if isinstance(problem.model, QBD):
         return "logarithmic_reduction"
+    if isinstance(problem.model, LevelDependentQBD):
+        return "level_dependent"
     return "gth" if problem.model.size <= SMALL else "gmres"
 
 
@@ -211,6 +214,8 @@ def _nothing(problem: Problem) -> Any:
         return MatrixGeometric(
             tuple(np.full(size, math.nan) for size in sizes), np.full((model.phase_count,) * 2, math.nan)
         )
+    if isinstance(model, LevelDependentQBD):
+        return LevelDistribution((np.full(1, math.nan),))
     shape = (len(problem.times), model.size) if isinstance(problem, Transient) else (model.size,)
     return np.full(shape, math.nan)
 

@@ -30,7 +30,16 @@ ROOMS = (
 MODEL = (
     *("memory", "parameters", "summary", "state_space", "products", "distribution"),
     *("reward", "predicate", "communication", "recipe"),
-    *("poisson_weights", "m_matrix", "elimination", "phase_type", "generator", "matrix_geometric", "qbd"),
+    *(
+        "poisson_weights",
+        "m_matrix",
+        "elimination",
+        "phase_type",
+        "generator",
+        "matrix_geometric",
+        "qbd",
+        "level_dependent",
+    ),
     *("absorption", "exchange"),
 )
 FRONT = ("study", "cli", "__main__")

@@ -22,6 +22,7 @@ from ctmc import registry
 from ctmc.errors import CTMCError, ModelError, PluginError, StorageError, UnknownNameError, printable
 from ctmc.model.distribution import Distribution
 from ctmc.model.generator import Generator
+from ctmc.model.level_dependent import LevelDependentQBD
 from ctmc.model.memory import require_memory
 from ctmc.model.qbd import QBD, Level
 from ctmc.model.recipe import Recipe
@@ -76,6 +77,11 @@ def save(
     ...     load(f"{folder}/queue.h5").content_hash == digest
     True
     """
+    if isinstance(model, LevelDependentQBD):
+        raise ModelError(
+            "a LevelDependentQBD cannot be saved: its blocks are a function; allowed are a Generator, such as its truncation, "
+            "and a QBD."
+        )
     if not isinstance(model, Generator | QBD):
         raise ModelError(f"a {type(model).__name__} cannot be saved as a model; allowed are Generator and QBD.")
     manifest, arrays = describe(model)

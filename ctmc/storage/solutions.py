@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from ctmc import registry
-from ctmc.errors import StorageError, printable
+from ctmc.errors import ModelError, StorageError, printable
+from ctmc.model.level_dependent import LevelDependentQBD
 from ctmc.model.qbd import MatrixGeometric
 from ctmc.problem import Transient
 from ctmc.solution import HISTORY, Solution, Status
@@ -105,6 +106,10 @@ def save_solution(
     StorageError
         If the file holds another model than the one that was solved, or nothing can be written.
     """
+    if isinstance(solution.problem.model, LevelDependentQBD):
+        raise ModelError(
+            "a solution of a LevelDependentQBD cannot be saved: its model is a function; allowed are those of models with a file."
+        )
     problem = registry.snake_case(type(solution.problem).__name__)
     solver = registry.snake_case(solution.solver.partition("(")[0])
     name = f"{problem}-{solver}" if name is None else name
