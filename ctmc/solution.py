@@ -304,7 +304,7 @@ def format_measure(value: Any) -> str:
 def value_arrays(value: Any) -> list[np.ndarray]:
     """Return the arrays of an answer."""
     if isinstance(value, MatrixGeometric):
-        return [*value.boundary, value.r, *([] if value.g is None else [value.g])]
+        return [*value.boundary, value.r, *(array for array in (value.g, value.u) if array is not None)]
     if isinstance(value, LevelDistribution):
         return list(value.levels)
     return [value]

@@ -55,6 +55,10 @@ def test_methods_agree_and_solve_their_equations(name):
         for found, right in ((solution.value.g, known.g), (solution.value.r, known.r)):
             assert np.abs(found - right).max() < accuracy, method
             assert found.min() >= 0, method
+        # U is what R = up (-U)^-1 and G = (-U)^-1 down say it is
+        u, scale = solution.value.u, -queue.local.diagonal().min()
+        assert np.abs(u @ solution.value.g + queue.down).max() < 1e-13 * scale, method
+        assert np.abs(solution.value.r @ u + queue.up).max() < 1e-13 * scale, method
         assert solution.value.decay_rate == pytest.approx(decay_rate(queue), rel=1e-9)
 
 

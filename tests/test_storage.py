@@ -288,6 +288,7 @@ def test_a_solution_of_a_qbd_and_a_failed_one(tmp_path):
     again = storage.load_solution(storage.save_solution(tmp_path / "queue.h5", solution))
     np.testing.assert_array_equal(again.value.r, solution.value.r)
     np.testing.assert_array_equal(again.value.g, solution.value.g)
+    np.testing.assert_array_equal(again.value.u, solution.value.u)
     assert again.value.mean_level == solution.value.mean_level
     model = supermarket(**EXAMPLE)
     ctmc.save(tmp_path / "model.h5", model)

@@ -33,6 +33,8 @@ class MatrixGeometric(Summarised):
         R: expected visits to the level above, per unit of exit flow.
     g : ndarray, shape (m, m), or None
         G: first passage probabilities to the level below.
+    u : ndarray, shape (m, m), or None
+        U = local + up G: the generator of the phases of a level, watched until the level below is entered.
 
     Examples
     --------
@@ -46,10 +48,12 @@ class MatrixGeometric(Summarised):
     boundary: tuple[np.ndarray, ...]
     r: np.ndarray
     g: np.ndarray | None = None
+    u: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        for array in (*self.boundary, self.r, *(() if self.g is None else (self.g,))):
-            array.flags.writeable = False
+        for array in (*self.boundary, self.r, self.g, self.u):
+            if array is not None:
+                array.flags.writeable = False
 
     @cached_property
     def decay_rate(self) -> float:

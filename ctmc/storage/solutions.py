@@ -143,6 +143,8 @@ def save_solution(
         arrays["r"] = solution.value.r
         if solution.value.g is not None:
             arrays["g"] = solution.value.g
+        if solution.value.u is not None:
+            arrays["u"] = solution.value.u
     else:
         arrays["value"] = solution.value
     path = solution_folder(model_path) / f"{name}.h5"
@@ -179,7 +181,7 @@ def load_solution(path: str | os.PathLike[str]) -> StoredSolution:
             vectors = [arrays.get(f"boundary/{number}") for number in range(count)]
             if not vectors or any(vector is None for vector in vectors):
                 raise StorageError("its boundary vectors are not complete")
-            value = MatrixGeometric(tuple(vectors), arrays["r"], arrays.get("g"))  # type: ignore[arg-type]
+            value = MatrixGeometric(tuple(vectors), arrays["r"], arrays.get("g"), arrays.get("u"))  # type: ignore[arg-type]
         status = field(manifest, "status", str)
         if status not in Status.__members__:
             raise StorageError(f"its status is {printable(status)!r}; allowed are {', '.join(Status.__members__)}")

@@ -165,8 +165,9 @@ def conclude(
         status = boundary.status
         _log.info("the boundary was not solved by %s: %s, %s", boundary.solver, status.name, boundary.reason)
     ends = np.cumsum([len(table) for table in queue.phases])[:-1]
-    whole = MatrixGeometric(tuple(np.split(boundary.value, ends)), r, g)
-    scaled = MatrixGeometric(tuple(vector / whole.mass for vector in whole.boundary), r, g)
+    u = queue.local.toarray() + np.asarray(queue.up @ g)
+    whole = MatrixGeometric(tuple(np.split(boundary.value, ends)), r, g, u)
+    scaled = MatrixGeometric(tuple(vector / whole.mass for vector in whole.boundary), r, g, u)
     if _log.isEnabledFor(logging.INFO):
         found = ", ".join(f"{name} {value:.2g}" for name, value in matrix_residuals(queue, scaled).items())
         _log.info("residuals relative to the largest exit rate: %s", found)
