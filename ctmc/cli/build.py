@@ -102,15 +102,13 @@ def builder_command(name: str) -> Command:
     own = _own_options()
     command = Command(name, callback=partial(_build, name), params=own, help=_help(name, parts.summary, parts.examples))
     taken = [flag for parameter in command.params for flag in parameter.opts]
-    command.params = [*builder_flags(name, taken), *command.params]
+    command.params = [*function_flags(registry.builder(name), taken), *command.params]
     return command
 
 
-def builder_flags(name: str, taken: Sequence[str]) -> list[click.Option]:
-    """Return a flag for each parameter of a builder."""
-    from ctmc import registry
-
-    parts = read_docstring(registry.builder(name))
+def function_flags(function: Callable[..., Any], taken: Sequence[str]) -> list[click.Option]:
+    """Return a flag for each parameter of a builder, or of a function like one."""
+    parts = read_docstring(function)
     return [
         value_option(
             parameter.name,
@@ -121,7 +119,7 @@ def builder_flags(name: str, taken: Sequence[str]) -> list[click.Option]:
             taken=taken,
             kind="builder",
         )
-        for parameter in registry.builder_parameters(name).parameters.values()
+        for parameter in inspect.signature(inspect.unwrap(function), eval_str=True).parameters.values()
     ]
 
 

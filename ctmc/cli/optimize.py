@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ctmc.cli.app import Command, output_of
-from ctmc.cli.build import Builders, builder_flags
+from ctmc.cli.build import Builders, function_flags
 from ctmc.cli.docstring import read_docstring
 from ctmc.cli.options import code_option, given_values, limits, memory_option, threads_option
 
@@ -143,7 +143,7 @@ def optimize_command(name: str) -> Command:
         help=f"Minimise a cost over the parameters of {name}.  {summary}\n\nThe answer for each candidate is certified.",
     )
     taken = [flag for parameter in command.params for flag in parameter.opts]
-    flags = builder_flags(name, taken)
+    flags = function_flags(registry.builder(name), taken)
     for flag in flags:
         flag.required = False
     command.params = [*flags, *command.params]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from functools import partial
 from typing import Any
 
 import click
 
 from ctmc.cli.app import Command, output_of
+from ctmc.cli.build import function_flags
 from ctmc.cli.docstring import read_docstring
-from ctmc.cli.options import given_values, limits, memory_option, threads_option, value_option
+from ctmc.cli.options import given_values, limits, memory_option, threads_option
 
 _ROWS = 40
 """Shown of a table, unless more are asked for."""
@@ -61,19 +61,7 @@ def policy_command(name: str) -> Command:
     text = f"{parts.summary}\n\nExample:\n\n" + "\n\n".join(f"  {example}" for example in parts.examples)
     command = Command(name, callback=partial(_policy, name), params=own, help=text, csv=True)
     taken = [flag for parameter in command.params for flag in parameter.opts]
-    flags = [
-        value_option(
-            parameter.name,
-            parameter.annotation,
-            parts.parameters.get(parameter.name, ("", "")),
-            default=parameter.default,
-            required=parameter.default is inspect.Parameter.empty,
-            taken=taken,
-            kind="builder",
-        )
-        for parameter in inspect.signature(function, eval_str=True).parameters.values()
-    ]
-    command.params = [*flags, *command.params]
+    command.params = [*function_flags(function, taken), *command.params]
     return command
 
 
