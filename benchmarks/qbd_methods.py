@@ -88,7 +88,7 @@ def matrices_alone(queue: QBD, method: str) -> tuple[Callable[[], None], dict[st
     module = importlib.import_module(type(solver).__module__)
     problem, found = ctmc.Stationary(queue), {}
 
-    def instead(problem: Any, trace: Trace, g: np.ndarray, r: np.ndarray, *rest: Any) -> None:
+    def instead(solver: Any, problem: Any, trace: Trace, g: np.ndarray, r: np.ndarray, *rest: Any) -> None:
         found.update(g=g, r=r, steps=trace.iteration, status=trace.status.name)
         raise FoundError
 
