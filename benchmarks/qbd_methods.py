@@ -1,6 +1,6 @@
 """How long the methods take to find G and R of a QBD, and how right they are.
 
-    OPENBLAS_NUM_THREADS=1 python benchmarks/qbd_methods.py [--phases 50 100 200 400] [--load .5 .9 .99 .999] [--repeats 9]
+    python benchmarks/qbd_methods.py [--phases 50 100 200 400] [--load .5 .9 .99 .999] [--repeats 9]
 
 Two families, defined exactly:
 
@@ -10,7 +10,7 @@ Two families, defined exactly:
   no others; diagonal down uniform on (1/2, 3/2) and diagonal up uniform on (0, 1), scaled to the load.
 
 Unit: ten products of dense m x m matrices, measured between the methods in the same process; both are processor times of
-this thread, least of the repeats, so other processes are left out as far as can be; with one BLAS thread they are times.
+this thread, least of the repeats, so other processes are left out as far as can be; BLAS is kept on one thread.
 G and R alone; the boundary, and the certificate with everything else that `ctmc.solve` does, stand apart.
 """
 
@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 import ctmc
 from ctmc import registry
@@ -149,7 +150,8 @@ def main() -> None:
     for family in options.family:
         for m in options.phases:
             for load in options.load:
-                compare(family, m, load, options.repeats)
+                with threadpool_limits(limits=1, user_api="blas"):  # else the time of this thread is no measure
+                    compare(family, m, load, options.repeats)
 
 
 def compare(family: str, m: int, load: float, repeats: int) -> None:

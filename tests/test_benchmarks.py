@@ -13,5 +13,6 @@ def test_methods_for_qbds_are_compared():
         [sys.executable, BENCHMARKS / "qbd_methods.py", *arguments], capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stderr
+    assert "Error" not in done.stdout  # of ours, a failure is no result
     for method in ("cyclic_reduction", "functional_iteration", "logarithmic_reduction"):
         assert method in done.stdout
