@@ -23,6 +23,7 @@ import numpy as np
 
 import ctmc
 from builders.supermarket import supermarket
+from ctmc.model.transitions import FloatTransitions
 
 
 def plain_write(path: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -58,7 +59,7 @@ def main() -> None:
     )
     if options.noise:
         noise = np.random.default_rng(20261129).random(model.entries) + 0.5
-        model = ctmc.Generator(model.space, model.indptr, model.sources, noise)
+        model = ctmc.Generator(model.space, FloatTransitions(model.indptr, model.sources, noise))
     arrays = {"indptr": model.indptr, "sources": model.sources, "rates": model.rates, "exits": model.exit_rates}
     tasks: dict[str, list[float]] = {"plain write": [], "our write": [], "plain read": [], "our read": []}
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:

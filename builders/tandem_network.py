@@ -17,6 +17,7 @@ from ctmc.model.parameters import positive_rate, positive_rates, whole_number
 from ctmc.model.products import compiled, compiled_parallel
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
+from ctmc.model.transitions import FloatTransitions
 
 _CHUNK = 1 << 14
 """States that one thread enumerates from one start."""
@@ -134,7 +135,7 @@ def tandem_network(
     sources = np.empty(entries, dtype=np.int32 if wide == 4 else np.int64)
     rates = np.empty(entries)
     _fill(starts, tops, most, space.counts, space.below, speeds, arrivals, indptr, sources, rates)
-    return Generator(space, indptr, sources, rates, initial=distribution(space, [0] * len(limits)))
+    return Generator(space, FloatTransitions(indptr, sources, rates), initial=distribution(space, [0] * len(limits)))
 
 
 @compiled

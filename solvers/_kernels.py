@@ -9,19 +9,22 @@ import numpy as np
 
 from ctmc.model.generator import Generator
 from ctmc.model.products import FEW_ENTRIES, compiled, compiled_parallel
+from ctmc.model.transitions import rate_at
 
 
 @compiled
 def gauss_seidel_sweep(
-    indptr: Any, sources: Any, rates: Any, exit_rates: Any, x: Any, relaxation: float, reverse: bool
-) -> None:
+    begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, exit_rates: Any, x: Any, relaxation: float,
+    reverse: bool,
+) -> None:  # fmt: skip
     """Set x_j to (1 - w) x_j + w (sum_i x_i rate_ij) / q_j for each j in turn.  Moves 12 bytes an entry, one thread."""
-    n = np.uint64(exit_rates.size)
+    n = np.uint64(indptr.size - 1)
     for step in range(n):
-        j = n - np.uint64(1) - step if reverse else step
+        row = n - np.uint64(1) - step if reverse else step
         total = 0.0
-        for k in range(indptr[j], indptr[j + np.uint64(1)]):
-            total += x[sources[k]] * rates[k]
+        for k in range(indptr[row], indptr[row + np.uint64(1)]):
+            total += x[sources[k]] * rate_at(codes, rates, k)
+        j = np.uint64(begin) + row
         x[j] += relaxation * (total / exit_rates[j] - x[j])
 
 
@@ -55,7 +58,8 @@ def step_and_sum(power: np.ndarray, change: np.ndarray, factor: float, total: np
 def sweep(chain: Generator, x: np.ndarray, *, relaxation: float = 1.0, reverse: bool = False) -> None:
     """Do one Gauss-Seidel sweep in place on a row vector x, shape (n,); counts as one product."""
     chain.count_products()
-    gauss_seidel_sweep(*chain.inflow, chain.exit_rates, x, relaxation, reverse)
+    for slab in chain.row_slabs(reverse=reverse):
+        gauss_seidel_sweep(*slab, chain.exit_rates, x, relaxation, reverse)
 
 
 def cleared(chain: Generator, pi: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ import ctmc
 from ctmc.errors import ModelError, UnknownNameError
 from ctmc.model.generator import Generator, ProductCounter
 from ctmc.model.state_space import Lattice, Listed, Variable
+from ctmc.model.transitions import FloatTransitions
 
 
 def random_rates(seed, size, density):
@@ -135,9 +136,7 @@ def arrays(**changes):
     }
     return Generator(
         Listed(np.array([[4, 4], [5, 5], [6, 6]])),
-        chosen["indptr"],
-        chosen["sources"],
-        chosen["rates"],
+        FloatTransitions(chosen["indptr"], chosen["sources"], chosen["rates"]),
         chosen["exit_rates"],
         **{name: value for name, value in chosen.items() if name in ("labels", "rewards")},
     )
@@ -219,7 +218,7 @@ def test_products_against_scipy(seed, width):
     rates = random_rates(seed, 60, 0.1)
     matrix = generator_matrix(rates)
     narrow = Generator.from_matrix(rates)
-    model = Generator(narrow.space, narrow.indptr, narrow.sources.astype(width), narrow.rates)
+    model = Generator(narrow.space, FloatTransitions(narrow.indptr, narrow.sources.astype(width), narrow.rates))
     assert model.sources.dtype == width
     rng = np.random.default_rng(seed)
     x = rng.normal(size=60)
@@ -245,8 +244,8 @@ def test_products_refuse_other_shapes():
             arrays().forward(x)
 
 
-def test_inflow_is_unsigned_and_by_destination():
-    indptr, sources, rates = arrays().inflow
+def test_rows_are_unsigned_and_by_destination():
+    _, indptr, sources, _, rates = next(arrays().row_slabs())
     assert indptr.dtype == np.uint64
     assert sources.dtype == np.uint32
     assert rates.tolist() == [2.0, 1.0, 2.0, 1.0]

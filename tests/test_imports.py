@@ -28,7 +28,7 @@ ROOMS = (
     "__main__",
 )
 MODEL = (
-    *("memory", "parameters", "summary", "state_space", "products", "distribution"),
+    *("memory", "parameters", "summary", "state_space", "transitions", "lattice_products", "products", "distribution"),
     *("reward", "predicate", "communication", "recipe"),
     *(
         "poisson_weights",

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 import ctmc
+from builders.supermarket.lattice import lattice_transitions
 from builders.supermarket.rank import SAMPLINGS, shared_probabilities, stability_notes
 from builders.supermarket.selection import Selection, preference_keys, selection_table, tie_rules
 from builders.supermarket.transitions import transitions
@@ -24,6 +26,7 @@ from ctmc.model.parameters import numbers, positive_rate, positive_rates, whole_
 from ctmc.model.recipe import code_is_allowed
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
+from ctmc.model.transitions import FloatTransitions
 
 OVERFLOWS = ("lost", "rerouted")
 
@@ -37,6 +40,7 @@ class _Design:
     weights: np.ndarray
     limits: tuple[int, ...]
     arrival_rate: float
+    probabilities: list[list[Fraction]]
     shares: np.ndarray
     space: Lattice
 
@@ -103,7 +107,7 @@ def _design(
     table = shared_probabilities(servers, int(choices), sampling)
     shares = np.array([[total_rate * float(share) for share in row] for row in table])
     space = Lattice(limits, total_capacity, (Variable("queue_length", servers),))
-    return _Design(rates, shown, parts, limits, total_rate, shares, space)
+    return _Design(rates, shown, parts, limits, total_rate, table, shares, space)
 
 
 def _keys(design: _Design, selection: Selection, ties: str | Sequence[str], overflow: str) -> np.ndarray:
@@ -264,9 +268,14 @@ def supermarket(
     keys = _keys(design, selection, ties, overflow)
     if measured_by is not None:
         selection_table(measured_by, design.limits, design.rates, design.preferences, design.weights)
-    size = design.space.size
+    space, size, begin = design.space, design.space.size, [0] * len(design.rates)
     # in a box a share 1 / (K + 1) of the states lies on each face; a total cap only takes more away
     entries = int(2 * size * sum(limit / (limit + 1) for limit in design.limits))
+    if space.total is None:
+        require_memory("the supermarket model", (len(design.rates) + 8) * size, states=size, entries=entries)
+        found = lattice_transitions(space, keys, design.probabilities, design.arrival_rate, design.rates)
+        if found is not None:
+            return Generator(space, *found, initial=distribution(space, begin))
     require_memory("the supermarket model", 12 * entries + 40 * size, states=size, entries=entries)
-    indptr, sources, rates = transitions(design.space, keys, design.shares, design.rates)
-    return Generator(design.space, indptr, sources, rates, initial=distribution(design.space, [0] * len(design.rates)))
+    rows = FloatTransitions(*transitions(space, keys, design.shares, design.rates))
+    return Generator(space, rows, initial=distribution(space, begin))

@@ -13,7 +13,8 @@ import numpy as np
 from scipy.sparse import csc_array, csgraph
 
 from ctmc.errors import ModelError
-from ctmc.model import products
+from ctmc.model import lattice_products, products
+from ctmc.model.transitions import LatticeTransitions
 
 if TYPE_CHECKING:
     import networkx
@@ -52,16 +53,25 @@ class Classes:
         return np.flatnonzero(self.class_of == number)
 
 
-def classes(indptr: np.ndarray, sources: np.ndarray) -> Classes:
-    """Find the strongly connected classes of entries stored by destination.
+def classes(model: Generator) -> Classes:
+    """Find the strongly connected classes.
 
     Examples
     --------
-    >>> found = classes(np.array([0, 0, 1, 2]), np.array([0, 1]))     # 0 -> 1 -> 2
+    >>> from ctmc.model.generator import Generator
+    >>> found = classes(Generator.from_matrix([[0, 1.0, 0], [0, 0, 1.0], [0, 0, 0]]))     # 0 -> 1 -> 2
     >>> found.count, found.class_of[found.recurrent[0] == found.class_of].size
     (3, 1)
     """
-    n = len(indptr) - 1
+    n = model.size
+    left = np.zeros(n, dtype=np.uint8)
+    transitions = model.transitions
+    if isinstance(transitions, LatticeTransitions) and lattice_products.count_not_entered(transitions.weights) == 1:
+        # all but the empty state are entered from one with fewer jobs, and departures lead from all to the empty one
+        return Classes(np.zeros(n, dtype=np.int32), 1, np.zeros(1, dtype=np.int64))
+    if all(products.entered_from_before(*slab, left) for slab in model.row_slabs()) and left[1:].all():
+        return Classes(np.zeros(n, dtype=np.int32), 1, np.zeros(1, dtype=np.int64))
+    indptr, sources = model.indptr, model.sources
     # The transposed graph has the same classes, and one byte an entry is enough for its weights.
     graph = csc_array((np.ones(len(sources), dtype=np.int8), sources, indptr), shape=(n, n)).T
     count, class_of = csgraph.connected_components(graph, directed=True, connection="strong")
@@ -76,7 +86,7 @@ def classes(indptr: np.ndarray, sources: np.ndarray) -> Classes:
     return Classes(class_of, int(count), recurrent[np.argsort(first_state[recurrent])])
 
 
-def two_coloring(indptr: np.ndarray, sources: np.ndarray) -> np.ndarray | None:
+def two_coloring(model: Generator) -> np.ndarray | None:
     """Return a color 0 or 1 per state such that every transition changes the color, or None.
 
     A chain that has one moves between the two color classes at every jump: its jump chain has an even period.
@@ -88,12 +98,21 @@ def two_coloring(indptr: np.ndarray, sources: np.ndarray) -> np.ndarray | None:
 
     Examples
     --------
-    >>> two_coloring(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1])).tolist()     # 0 <-> 1 <-> 2
+    >>> from ctmc.model.generator import Generator
+    >>> two_coloring(Generator.from_matrix([[0, 1.0, 0], [1.0, 0, 1.0], [0, 1.0, 0]])).tolist()     # 0 <-> 1 <-> 2
     [0, 1, 0]
     """
-    colors = np.empty(len(indptr) - 1, dtype=np.uint8)
-    if not products.two_coloring(products.unsigned(indptr), products.unsigned(sources), colors):
+    colors = np.zeros(model.size, dtype=np.uint8)
+    if isinstance(model.transitions, LatticeTransitions):  # every transition changes one coordinate by one
+        lattice_products.parity(model.transitions.sides, model.transitions.strides, colors)
+        return colors
+    if all(products.color_from_before(*slab, colors) for slab in model.row_slabs()):  # then there is no other coloring
+        same = any(products.count_same_color(*slab, colors) for slab in model.row_slabs())
+        return None if same else colors
+    parent, parity = np.arange(model.size, dtype=np.uint64), np.zeros(model.size, dtype=np.uint8)
+    if not all(products.two_coloring(*slab, parent, parity) for slab in model.row_slabs()):
         return None
+    products.colors_of(parent, parity, colors)
     return colors
 
 

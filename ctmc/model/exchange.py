@@ -15,6 +15,7 @@ from scipy.sparse import coo_array, csgraph
 from ctmc.model.generator import Generator
 from ctmc.model.products import compiled, compiled_parallel
 from ctmc.model.state_space import Lattice
+from ctmc.model.transitions import rate_at
 
 
 def parts(chain: Generator, pi: np.ndarray, threshold: float) -> np.ndarray:
@@ -51,7 +52,8 @@ def parts(chain: Generator, pi: np.ndarray, threshold: float) -> np.ndarray:
     through = pi * chain.exit_rates
     flow, source, closed = np.empty(n), np.empty(n, dtype=np.int64), np.zeros(n, dtype=np.bool_)
     while count > 1:
-        strongest_inflow(*chain.inflow, pi, part_of, flow, source, closed)
+        for slab in chain.row_slabs():
+            strongest_inflow(*slab, pi, part_of, flow, source, closed)
         best, target = np.full(count, -1.0), np.arange(count)
         strongest_of_parts(part_of, flow, source, closed, best, target)
         throughput = np.bincount(part_of, weights=through, minlength=count)
@@ -91,21 +93,31 @@ def between_parts(chain: Generator, pi: np.ndarray, part_of: np.ndarray) -> tupl
 
 @compiled_parallel
 def strongest_inflow(
-    indptr: Any, sources: Any, rates: Any, pi: Any, part_of: Any, flow: Any, source: Any, closed: Any
+    begin: Any,
+    indptr: Any,
+    sources: Any,
+    codes: Any,
+    rates: Any,
+    pi: Any,
+    part_of: Any,
+    flow: Any,
+    source: Any,
+    closed: Any,
 ) -> None:
     """Find for each state the transition from another part that carries most; states without any are closed for good.
 
     Moves 12 bytes an entry and reads `part_of` at random places.
     """
-    for j in numba.prange(part_of.size):
+    for row in numba.prange(indptr.size - 1):
+        j = np.uint64(begin) + row
         if closed[j]:
             continue
         best, where, outside = -1.0, np.int64(j), False
-        for k in range(indptr[j], indptr[j + 1]):
+        for k in range(indptr[row], indptr[row + 1]):
             i = sources[k]
             if part_of[i] != part_of[j]:
                 outside = True
-                carried = pi[i] * rates[k]
+                carried = pi[i] * rate_at(codes, rates, k)
                 if carried > best:
                     best, where = carried, np.int64(i)
         flow[j], source[j], closed[j] = best, where, not outside

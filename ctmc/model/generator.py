@@ -6,23 +6,25 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from scipy.sparse import coo_array, csc_array, csr_array, dia_array, issparse
 
 from ctmc.errors import ModelError, unknown_name
-from ctmc.model import communication, products
+from ctmc.model import communication, lattice_products, products
 from ctmc.model.distribution import Distribution, distribution
-from ctmc.model.memory import format_size
+from ctmc.model.memory import format_size, require_memory
 from ctmc.model.recipe import Recipe
 from ctmc.model.reward import Reward, check_rewards, variable_rewards
 from ctmc.model.state_space import Lattice, StateSpace, Variable
 from ctmc.model.summary import Rows, Summarised
+from ctmc.model.transitions import CodedTransitions, FloatTransitions, LatticeTransitions, Slab, Transitions, nbytes
 
 if TYPE_CHECKING:
     from ctmc.solution import Solution
 
+Found = TypeVar("Found")
 Measures = Callable[["Solution"], Mapping[str, Any]]
 
 
@@ -44,12 +46,9 @@ class Generator(Summarised):
     ----------
     space : StateSpace
         The states and their order.
-    indptr : ndarray of int64, shape (n + 1,)
-        Entries ``indptr[j]:indptr[j + 1]`` lead into state j.
-    sources : ndarray of int32 or int64, shape (entries,)
-        Where each entry comes from; ascending for each j.
-    rates : ndarray of float64, shape (entries,)
-        Positive rates, per the user's unit of time.
+    transitions : FloatTransitions, CodedTransitions or LatticeTransitions
+        The positive rates by destination, per the user's unit of time, in one of the stored forms of
+        `ctmc.model.transitions`.
     exit_rates : ndarray of float64, shape (n,), optional
         Total rate out of each state; computed when not given.
     initial : Distribution, optional
@@ -66,6 +65,8 @@ class Generator(Summarised):
         Builder and parameters that make this model again.
     content_hash : str, optional
         Hash of the stored model, where it was loaded or saved.
+    guess : tuple of ndarray, optional
+        A rough distribution of each coordinate of a lattice, positive; iterative methods begin with their product.
 
     Raises
     ------
@@ -80,9 +81,7 @@ class Generator(Summarised):
     """
 
     space: StateSpace
-    indptr: np.ndarray
-    sources: np.ndarray
-    rates: np.ndarray
+    transitions: Transitions
     exit_rates: np.ndarray = None  # type: ignore[assignment]  # always an array after __post_init__
     initial: Distribution | None = None
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -91,26 +90,31 @@ class Generator(Summarised):
     notes: tuple[str, ...] = ()
     recipe: Recipe | None = None
     content_hash: str | None = None
+    guess: tuple[np.ndarray, ...] | None = None
     _counter: ProductCounter | None = None
+    _found: dict[str, Any] = field(
+        default_factory=dict
+    )  # structure found once, shared by copies with the same transitions
 
     def __post_init__(self) -> None:
-        n = self.space.size
-        if self.indptr.shape != (n + 1,) or self.indptr.dtype != np.int64:
+        if not isinstance(self.transitions, FloatTransitions | CodedTransitions | LatticeTransitions):
             raise ModelError(
-                f"indptr has shape {self.indptr.shape} and type {self.indptr.dtype}; allowed is ({n + 1},) int64."
+                f"transitions is a {type(self.transitions).__name__}; allowed are FloatTransitions, CodedTransitions and "
+                "LatticeTransitions."
             )
-        entries = self.rates.shape[0] if self.rates.ndim == 1 else -1
-        if (
-            self.sources.shape != (entries,)
-            or self.rates.dtype != np.float64
-            or self.sources.dtype not in (np.int32, np.int64)
-        ):
-            raise ModelError("sources (int32 or int64) and rates (float64) must be vectors of the same length.")
-        if self.indptr[0] != 0 or self.indptr[-1] != entries:
-            raise ModelError(f"indptr runs from {self.indptr[0]} to {self.indptr[-1]}; allowed is 0 to {entries}.")
-        self._check_entries()
+        n = self.space.size
+        if isinstance(self.transitions, LatticeTransitions):
+            if not isinstance(self.space, Lattice) or self.space.total is not None:
+                raise ModelError("lattice transitions need a state space that is a box without a cap on the total.")
+            self.transitions.check(self.space.limits, n)
+        else:
+            self._check_rows(self.transitions)
         sums = np.zeros(n)
-        products.exit_sums(*self._unsigned, self.rates, sums)
+        if isinstance(self.transitions, LatticeTransitions):
+            self._backward_on_lattice(self.transitions, np.zeros(n), np.ones(n), sums)
+        else:
+            for slab in self.transitions.slabs():
+                products.exit_sums(*slab, sums)
         if not np.isfinite(sums).all():
             raise ModelError(f"the rates out of state {self._name(int(np.argmin(np.isfinite(sums))))} sum to infinity.")
         if self.exit_rates is None:
@@ -125,28 +129,44 @@ class Generator(Summarised):
                     f"the exit rate of state {self._name(i)} is {self.exit_rates[i]!r}, but its rates sum to {sums[i]!r}."
                 )
         self._check_names()
-        for array in (self.indptr, self.sources, self.rates, self.exit_rates):
+        for array in (*self.transitions, self.exit_rates):
             array.flags.writeable = False
 
-    def _check_names(self) -> None:
-        labels = {}
-        for name, states in self.labels.items():
-            member = np.array(states)
-            if member.shape != (self.size,) or member.dtype != bool:
-                raise ModelError(f"label {name!r} has shape {member.shape}; allowed is ({self.size},) of truth values.")
-            member.flags.writeable = False
-            labels[name] = member
-        object.__setattr__(self, "labels", labels)
-        object.__setattr__(self, "rewards", check_rewards(self.rewards, self.size))
+    def _check_rows(self, rows: FloatTransitions | CodedTransitions) -> None:
+        n = self.space.size
+        indptr, sources = rows.indptr, rows.sources
+        if indptr.shape != (n + 1,) or indptr.dtype != np.int64:
+            raise ModelError(f"indptr has shape {indptr.shape} and type {indptr.dtype}; allowed is ({n + 1},) int64.")
+        rates = rows.rates if isinstance(rows, FloatTransitions) else rows.codes
+        entries = rates.shape[0] if rates.ndim == 1 else -1
+        if sources.shape != (entries,) or sources.dtype not in (np.int32, np.int64):
+            raise ModelError("sources (int32 or int64) and rates must be vectors of the same length.")
+        if isinstance(rows, FloatTransitions):
+            if rates.dtype != np.float64:
+                raise ModelError(f"rates have the type {rates.dtype}; allowed is float64.")
+        else:
+            values = rows.values
+            if rates.dtype not in (np.uint8, np.uint16) or values.dtype != np.float64 or values.ndim != 1:
+                raise ModelError("codes (uint8 or uint16) and values (float64) must be vectors.")
+            if entries and int(rates.max()) >= len(values):
+                raise ModelError(f"a code is {int(rates.max())}; allowed is 0 to {len(values) - 1}.")
+            if not ((values > 0) & np.isfinite(values)).all():
+                bad_value = float(values[np.argmin((values > 0) & np.isfinite(values))])
+                raise ModelError(f"a rate is {bad_value!r}; allowed are positive, finite rates.")
+        if indptr[0] != 0 or indptr[-1] != entries:
+            raise ModelError(f"indptr runs from {indptr[0]} to {indptr[-1]}; allowed is 0 to {entries}.")
+        if isinstance(rows, FloatTransitions):
+            kind, where = products.first_fault(indptr, sources, rates)
+        else:
+            kind, where = products.first_fault(indptr, sources, np.broadcast_to(1.0, entries))
+        if kind:
+            self._refuse(rows, kind, where)
 
-    def _check_entries(self) -> None:
-        kind, where = products.first_fault(self.indptr, self.sources, self.rates)
-        if not kind:
-            return
+    def _refuse(self, rows: FloatTransitions | CodedTransitions, kind: int, where: int) -> None:
         if kind == 1:
             raise ModelError(f"indptr decreases after state {self._name(where)}.")
-        target = int(np.searchsorted(self.indptr, where, side="right")) - 1
-        source = int(self.sources[where])
+        target = int(np.searchsorted(rows.indptr, where, side="right")) - 1
+        source = int(rows.sources[where])
         into = f"of the transition into state {self._name(target)} (entry {where})"
         if kind == 2:
             raise ModelError(f"the source {into} is {source}; allowed is 0 to {self.size - 1}.")
@@ -158,10 +178,22 @@ class Generator(Summarised):
             raise ModelError(
                 f"state {self._name(target)} has a transition to itself (entry {where}); it has no effect, leave it out."
             )
+        rate = float(rows.rates[where]) if isinstance(rows, FloatTransitions) else float("nan")
         raise ModelError(
-            f"the rate from state {self._name(source)} to state {self._name(target)} is {float(self.rates[where])!r}; "
+            f"the rate from state {self._name(source)} to state {self._name(target)} is {rate!r}; "
             "allowed are positive, finite rates."
         )
+
+    def _check_names(self) -> None:
+        labels = {}
+        for name, states in self.labels.items():
+            member = np.array(states)
+            if member.shape != (self.size,) or member.dtype != bool:
+                raise ModelError(f"label {name!r} has shape {member.shape}; allowed is ({self.size},) of truth values.")
+            member.flags.writeable = False
+            labels[name] = member
+        object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "rewards", check_rewards(self.rewards, self.size))
 
     def _name(self, position: int) -> str:
         return f"{position} {tuple(self.space.states(position).tolist())}"
@@ -253,11 +285,12 @@ class Generator(Summarised):
         if known.get("initial") is not None:
             known["initial"] = distribution(space, known["initial"])
         narrow = np.int32 if n <= np.iinfo(np.int32).max else np.int64
-        return cls(space, columns.indptr.astype(np.int64), columns.indices.astype(narrow), columns.data, **known)
+        rows = FloatTransitions(columns.indptr.astype(np.int64), columns.indices.astype(narrow), columns.data)
+        return cls(space, rows, **known)
 
     def replace(self, **changes: Any) -> Generator:
-        """Return a copy with other initial, labels, rewards, measures, notes, recipe or content_hash; arrays are shared."""
-        allowed = {"initial", "labels", "rewards", "measures", "notes", "recipe", "content_hash"}
+        """Return a copy with other initial, labels, rewards, measures, notes, recipe, content_hash or guess; arrays are shared."""
+        allowed = {"initial", "labels", "rewards", "measures", "notes", "recipe", "content_hash", "guess"}
         if not changes.keys() <= allowed:
             raise unknown_name("replaceable field", next(iter(changes.keys() - allowed)), allowed)
         if changes.get("initial") is not None:
@@ -280,24 +313,125 @@ class Generator(Summarised):
         """Number of states."""
         return self.space.size
 
+    def once(self, name: str, find: Callable[[], Found]) -> Found:
+        """Return what was found about the transitions under this name, or find it now; copies of the model share it."""
+        if name not in self._found:
+            self._found[name] = find()
+        found: Found = self._found[name]
+        return found
+
     @property
     def entries(self) -> int:
         """Number of transitions."""
-        return len(self.rates)
+        return self.once("entries", self._count_entries)
 
-    @cached_property
-    def uniformization_rate(self) -> float:
-        """The largest exit rate; 1 where there is none."""
-        return float(self.exit_rates.max()) or 1.0
-
-    @cached_property
-    def _unsigned(self) -> tuple[np.ndarray, np.ndarray]:
-        return products.unsigned(self.indptr), products.unsigned(self.sources)
+    def _count_entries(self) -> int:
+        if isinstance(self.transitions, LatticeTransitions):
+            departures = sum(self.size // (limit + 1) * limit for limit in self.transitions.sides - 1)
+            return int(departures) + int(sum(np.count_nonzero(row) for row in self.transitions.weights))
+        return len(self.transitions.sources)
 
     @property
-    def inflow(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(indptr, sources, rates) by destination, index arrays unsigned: what sweeps read."""
-        return *self._unsigned, self.rates
+    def representation(self) -> str:
+        """The stored form: 'float64 CSR', 'value-coded CSR' or 'lattice'."""
+        return self.transitions.name
+
+    @property
+    def uniformization_rate(self) -> float:
+        """The largest exit rate; 1 where there is none."""
+        return self.once("uniformization_rate", lambda: float(self.exit_rates.max()) or 1.0)
+
+    def row_slabs(self, *, reverse: bool = False) -> Iterator[Slab]:
+        """Yield the transitions slab by slab, in the order of the states or from the last to the first.
+
+        Loops in `ctmc.model.products` take a slab as their first five arguments.  A slab is valid until the next one.
+        """
+        return self.transitions.slabs(reverse=reverse)
+
+    @property
+    def expanded(self) -> FloatTransitions:
+        """The transitions as float64 compressed rows, written out where they are stored in another form.
+
+        Raises
+        ------
+        ModelError
+            If they do not fit the memory limit.
+        """
+        return self.once("expanded", self._expand)
+
+    def _expand(self) -> FloatTransitions:
+        stored = self.transitions
+        if isinstance(stored, FloatTransitions):
+            return stored
+        size = 4 if self.size <= np.iinfo(np.int32).max else 8
+        needed = self.entries * (8 if isinstance(stored, CodedTransitions) else 8 + size) + 8 * self.size
+        require_memory("the model with its rates written out", needed, states=self.size, entries=self.entries)
+        rates = np.empty(self.entries)
+        if isinstance(stored, CodedTransitions):
+            products.decode(stored.codes, stored.values, rates)
+            rows = FloatTransitions(stored.indptr, stored.sources, rates)
+        else:
+            indptr = np.zeros(self.size + 1, dtype=np.int64)
+            sources = np.empty(self.entries, dtype=np.int32 if size == 4 else np.int64)
+            done = 0
+            for slab in stored.slabs():
+                count = int(slab.indptr[-1])
+                indptr[slab.begin + 1 : slab.begin + len(slab.indptr)] = slab.indptr[1:] + np.uint64(done)
+                sources[done : done + count] = slab.sources[:count]
+                rates[done : done + count] = slab.rates[:count]
+                done += count
+            rows = FloatTransitions(indptr, sources, rates)
+        for array in rows:
+            array.flags.writeable = False
+        return rows
+
+    @property
+    def indptr(self) -> np.ndarray:
+        """Entries ``indptr[j]:indptr[j + 1]`` lead into state j; of the `expanded` transitions."""
+        return np.asarray(self.expanded.indptr)
+
+    @property
+    def sources(self) -> np.ndarray:
+        """Where each entry comes from; of the `expanded` transitions."""
+        return np.asarray(self.expanded.sources)
+
+    @property
+    def rates(self) -> np.ndarray:
+        """Rate of each entry; of the `expanded` transitions."""
+        return np.asarray(self.expanded.rates)
+
+    def written_out(self) -> Generator:
+        """Return this model with its transitions as float64 compressed rows, whatever form they are stored in."""
+        return self._with_transitions(self.expanded)
+
+    def coded(self) -> Generator:
+        """Return this model with a small code in place of each rate, or itself where it has too many different rates.
+
+        Examples
+        --------
+        >>> chain = Generator.from_matrix([[-1, 1], [2, -2]]).coded()
+        >>> chain.representation, chain.transitions.values.tolist()
+        ('value-coded CSR', [1.0, 2.0])
+        """
+        rows = self.expanded
+        values = np.unique(rows.rates[: 1 << 20])
+        if len(values) > 1 << 16:
+            return self
+        if len(rows.rates) > 1 << 20:
+            values = np.unique(rows.rates)
+        if len(values) > 1 << 16:
+            return self
+        codes = np.searchsorted(values, rows.rates).astype(np.uint8 if len(values) <= 256 else np.uint16)
+        return self._with_transitions(CodedTransitions(rows.indptr, rows.sources, codes, values))
+
+    def _with_transitions(self, transitions: Transitions) -> Generator:
+        changed = copy.copy(self)
+        kept = {name: self._found[name] for name in ("classes", "coloring", "entries") if name in self._found}
+        object.__setattr__(changed, "transitions", transitions)
+        object.__setattr__(changed, "_found", kept)
+        for array in transitions:
+            array.flags.writeable = False
+        return changed
 
     def count_products(self, number: int = 1) -> None:
         """Add to the count of products; a no-op outside `solve`."""
@@ -312,22 +446,38 @@ class Generator(Summarised):
 
     def forward(self, p: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Return p Q, the change of a distribution per unit of time; shape (n,)."""
-        few = self.entries <= products.FEW_ENTRIES
-        return self._product(products.forward_on_one_thread if few else products.forward, p, out)
+        x, out = self._vectors(p, out)
+        if isinstance(self.transitions, LatticeTransitions):
+            rows = self.transitions
+            cut = self.once("runs", lambda: lattice_products.runs(rows, halved=False))
+            lattice_products.flat_product(cut, rows.weights, float(rows.unit[0]), self.exit_rates, x, out)
+        elif len(self.transitions.sources) <= products.FEW_ENTRIES:
+            products.forward_on_one_thread(*next(self.row_slabs()), self.exit_rates, x, out)
+        else:
+            products.forward(*next(self.row_slabs()), self.exit_rates, x, out)
+        return out
 
     def backward(self, v: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Return Q v, the change of the expectation of v per unit of time; shape (n,)."""
-        return self._product(products.backward, v, out)
+        x, out = self._vectors(v, out)
+        if isinstance(self.transitions, LatticeTransitions):
+            self._backward_on_lattice(self.transitions, self.exit_rates, x, out)
+        else:
+            products.backward(*next(self.row_slabs()), self.exit_rates, x, out)
+        return out
 
-    def _product(self, kernel: Callable[..., None], x: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+    def _backward_on_lattice(
+        self, rows: LatticeTransitions, exit_rates: np.ndarray, v: np.ndarray, out: np.ndarray
+    ) -> None:
+        cut = self.once("backward_runs", lambda: lattice_products.backward_runs(rows))
+        lattice_products.flat_backward(cut, rows.weights, float(rows.unit[0]), exit_rates, v, out)
+
+    def _vectors(self, x: np.ndarray, out: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         x = np.ascontiguousarray(x, dtype=np.float64)
         if x.shape != (self.size,):
             raise ModelError(f"the vector has shape {x.shape}; allowed is ({self.size},).")
-        if out is None:
-            out = np.empty(self.size)
         self.count_products()
-        kernel(*self.inflow, self.exit_rates, x, out)
-        return out
+        return x, np.empty(self.size) if out is None else out
 
     def to_scipy(self) -> csr_array:
         """Return Q as a csr_array, diagonal included."""
@@ -337,15 +487,15 @@ class Generator(Summarised):
 
     # ---- structure ------------------------------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def classes(self) -> communication.Classes:
         """The communicating classes, found once."""
-        return communication.classes(self.indptr, self.sources)
+        return self.once("classes", lambda: communication.classes(self))
 
-    @cached_property
+    @property
     def coloring(self) -> np.ndarray | None:
         """A 2-coloring of the states that every transition changes, or None; found once."""
-        return communication.two_coloring(self.indptr, self.sources)
+        return self.once("coloring", lambda: communication.two_coloring(self))
 
     def restricted(self, positions: np.ndarray) -> Generator:
         """Return the chain on some states only, transitions out of them dropped; no rewards, labels or measures."""
@@ -372,7 +522,7 @@ class Generator(Summarised):
     @property
     def nbytes(self) -> int:
         """Bytes of the stored arrays."""
-        return self.indptr.nbytes + self.sources.nbytes + self.rates.nbytes + self.exit_rates.nbytes
+        return nbytes(self.transitions) + self.exit_rates.nbytes
 
     def _summary(self) -> tuple[str, Rows]:
         recipe = self.recipe
@@ -380,7 +530,7 @@ class Generator(Summarised):
             ("states", f"{self.size:,} ({self.space.describe()})"),
             ("transitions", f"{self.entries:,}"),
             ("largest exit rate", f"{self.exit_rates.max():.6g}"),
-            ("memory", format_size(self.nbytes)),
+            ("memory", f"{format_size(self.nbytes)} ({self.representation})"),
             ("rewards", ", ".join(self.all_rewards)),
         ]
         if self.labels:

@@ -1,8 +1,7 @@
-"""Compiled loops over a generator's entries, which are stored by destination.
+"""Compiled loops over a generator's transitions, which are stored by destination.
 
-`indptr` (n + 1), `sources` and `rates` list for each state j the states i with a rate into j.  All index arrays come in
-as unsigned views: Numba's test for negative indices would cost a factor of two.  Bytes are per stored entry with 32-bit
-sources and ignore the vectors, which mostly stay in cache.
+Each loop is written once, over a `Slab` given as its five fields, and serves every stored form.  Bytes are per stored
+entry of the float64 form with 32-bit sources and ignore the vectors, which mostly stay in cache.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from typing import Any
 import numba
 import numpy as np
 
+from ctmc.model.transitions import rate_at
+
 compiled = numba.njit(cache=True, nogil=True)
 compiled_parallel = numba.njit(cache=True, nogil=True, parallel=True)
 
@@ -19,58 +20,54 @@ compiled_parallel = numba.njit(cache=True, nogil=True, parallel=True)
 FEW_ENTRIES = 20_000
 """Up to here, some ten microseconds of work, a loop stays on one thread."""
 _BLOCK = 1 << 14
-"""States per block of work, whatever the number of threads."""
-
-
-def unsigned(array: np.ndarray) -> np.ndarray:
-    """Return the array's memory seen as unsigned integers of the same width."""
-    return array.view(np.uint32 if array.dtype.itemsize == 4 else np.uint64)
 
 
 @compiled_parallel
-def forward(indptr: Any, sources: Any, rates: Any, exit_rates: Any, p: Any, out: Any) -> None:
+def forward(begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, exit_rates: Any, p: Any, out: Any) -> None:
     """Set out = p Q by gathering.  Moves 12 bytes an entry; the same bits for any number of threads."""
-    for j in numba.prange(exit_rates.size):
+    for j in numba.prange(indptr.size - 1):
         total = 0.0
         for k in range(indptr[j], indptr[j + 1]):
-            total += p[sources[k]] * rates[k]
+            total += p[sources[k]] * rate_at(codes, rates, k)
         out[j] = total - p[j] * exit_rates[j]
 
 
 @compiled
-def forward_on_one_thread(indptr: Any, sources: Any, rates: Any, exit_rates: Any, p: Any, out: Any) -> None:
+def forward_on_one_thread(
+    begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, exit_rates: Any, p: Any, out: Any
+) -> None:
     """Set out = p Q, with the same bits as `forward`, which for small chains would mostly wait for its threads."""
-    for j in range(np.uint64(exit_rates.size)):
+    for j in range(np.uint64(indptr.size - 1)):
         total = 0.0
         for k in range(indptr[j], indptr[j + np.uint64(1)]):
-            total += p[sources[k]] * rates[k]
+            total += p[sources[k]] * rate_at(codes, rates, k)
         out[j] = total - p[j] * exit_rates[j]
 
 
 @compiled
-def backward(indptr: Any, sources: Any, rates: Any, exit_rates: Any, v: Any, out: Any) -> None:
+def backward(begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, exit_rates: Any, v: Any, out: Any) -> None:
     """Set out = Q v by scattering, on one thread.  Moves 12 bytes an entry and updates `out` at random places."""
-    n = np.uint64(exit_rates.size)
+    n = np.uint64(indptr.size - 1)
     for i in range(n):
         out[i] = -exit_rates[i] * v[i]
     for j in range(n):
         value = v[j]
         for k in range(indptr[j], indptr[j + np.uint64(1)]):
-            out[sources[k]] += rates[k] * value
+            out[sources[k]] += rate_at(codes, rates, k) * value
 
 
 @compiled
-def exit_sums(indptr: Any, sources: Any, rates: Any, out: Any) -> None:
-    """Add to out[i] the total rate out of each state i.  Moves 12 bytes an entry."""
+def exit_sums(begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, out: Any) -> None:
+    """Add to out[i] the total rate out of each state i into those of a slab.  Moves 12 bytes an entry."""
     for k in range(indptr[indptr.size - 1]):
-        out[sources[k]] += rates[k]
+        out[sources[k]] += rate_at(codes, rates, k)
 
 
 def first_fault(indptr: np.ndarray, sources: np.ndarray, rates: np.ndarray) -> tuple[int, int]:
-    """Return (kind, entry or state) of the first broken law of the arrays, kind 0 if there is none.
+    """Return (kind, entry or state) of the first broken law of compressed rows, kind 0 if there is none.
 
     1: row pointer decreases; 2: source out of range; 3: sources not strictly increasing; 4: self-loop;
-    5: rate not positive and finite.  `indptr` is signed here, and is known to begin with 0 and to end with the length.
+    5: rate not positive and finite.  Index arrays are signed here; `indptr` is known to begin with 0 and to end with the length.
     """
     falls = indptr[1:] < indptr[:-1]
     if falls.any():
@@ -112,20 +109,68 @@ def _fault(indptr: Any, sources: Any, rates: Any, begin: int) -> tuple[int, int]
 
 
 @compiled
-def two_coloring(indptr: Any, sources: Any, colors: Any) -> bool:
-    """Give `colors` (uint8) 0 and 1 so that every transition changes the color; False if that is impossible.
+def decode(codes: Any, values: Any, out: Any) -> None:
+    """Set out to the values of the codes."""
+    for k in range(np.uint64(codes.size)):
+        out[k] = values[codes[k]]
 
-    Union-find with parities over the transitions, so neither connectedness nor the transpose is needed.
+
+@compiled
+def entered_from_before(begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, left: Any) -> bool:
+    """Return whether every state of a slab but state 0 is entered from one before it; mark who is left to one before it.
+
+    If all states are entered from one before and left to one before, all reach the first and are reached from it: the chain is
+    irreducible.  Most queues pass this test, which is much quicker than looking for strongly connected classes.
     """
-    n = np.uint64(colors.size)
-    parent = np.empty(n, dtype=np.uint64)
-    parity = np.zeros(n, dtype=np.uint8)  # relative to the parent
-    for i in range(n):
-        parent[i] = i
-    for j in range(n):
-        for k in range(indptr[j], indptr[j + np.uint64(1)]):
-            a, color_a = _root(parent, parity, np.uint64(sources[k]))
-            b, color_b = _root(parent, parity, np.uint64(j))
+    for row in range(np.uint64(indptr.size - 1)):
+        j = np.uint64(begin) + row
+        entered = j == np.uint64(0)
+        for k in range(indptr[row], indptr[row + np.uint64(1)]):
+            i = sources[k]
+            if i < j:
+                entered = True
+            else:
+                left[i] = 1
+        if not entered:
+            return False
+    return True
+
+
+@compiled
+def color_from_before(begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, colors: Any) -> bool:
+    """Color the states of a slab but state 0 differently from the first that leads to them; False where none before does."""
+    for row in range(np.uint64(indptr.size - 1)):
+        j = np.uint64(begin) + row
+        if j > np.uint64(0):
+            k = indptr[row]
+            if k == indptr[row + np.uint64(1)] or sources[k] >= j:
+                return False
+            colors[j] = colors[sources[k]] ^ np.uint8(1)
+    return True
+
+
+@compiled_parallel
+def count_same_color(begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, colors: Any) -> int:
+    """Count the transitions into states of a slab that do not change the color."""
+    wrong = 0
+    for row in numba.prange(indptr.size - 1):
+        color = colors[np.uint64(begin) + row]
+        for k in range(indptr[row], indptr[row + 1]):
+            wrong += colors[sources[k]] == color
+    return wrong
+
+
+@compiled
+def two_coloring(begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, parent: Any, parity: Any) -> bool:
+    """Join the colors along the transitions of a slab; False if some cannot change the color.
+
+    Union-find with parities relative to the parent, so neither connectedness nor the transpose is needed.
+    """
+    for row in range(np.uint64(indptr.size - 1)):
+        j = np.uint64(begin) + row
+        for k in range(indptr[row], indptr[row + np.uint64(1)]):
+            a, color_a = root_and_color(parent, parity, np.uint64(sources[k]))
+            b, color_b = root_and_color(parent, parity, j)
             if a == b:
                 if color_a == color_b:
                     return False
@@ -135,13 +180,19 @@ def two_coloring(indptr: Any, sources: Any, colors: Any) -> bool:
             else:
                 parent[a] = b
                 parity[a] = np.uint8(1) ^ color_a ^ color_b
-    for i in range(n):
-        colors[i] = _root(parent, parity, np.uint64(i))[1]
     return True
 
 
 @compiled
-def _root(parent: Any, parity: Any, i: Any) -> tuple[Any, Any]:
+def colors_of(parent: Any, parity: Any, colors: Any) -> None:
+    """Read the colors off the forest of `two_coloring`."""
+    for i in range(np.uint64(colors.size)):
+        colors[i] = root_and_color(parent, parity, i)[1]
+
+
+@compiled
+def root_and_color(parent: Any, parity: Any, i: Any) -> tuple[Any, Any]:
+    """Return the root of a state, and its color relative to it."""
     color = np.uint8(0)
     while parent[i] != i:
         up = parent[i]

@@ -13,7 +13,8 @@ import numba
 import numpy as np
 
 from ctmc.errors import StorageError
-from ctmc.model.products import compiled, compiled_parallel, unsigned
+from ctmc.model.products import compiled, compiled_parallel
+from ctmc.model.transitions import unsigned
 
 LEAST = 4096
 """Shorter arrays are stored as they are."""

@@ -28,6 +28,7 @@ from ctmc.model.qbd import QBD, Level
 from ctmc.model.recipe import Recipe
 from ctmc.model.reward import Reward, evaluate
 from ctmc.model.state_space import Lattice, Listed, StateSpace, Variable
+from ctmc.model.transitions import FloatTransitions
 from ctmc.storage.coding import coded, coded_steps, decoded, decoded_steps
 from ctmc.storage.container import Container, read_container, write_container
 from ctmc.storage.fields import field, fields
@@ -252,9 +253,7 @@ def _restore_generator(manifest: Mapping[str, Any], arrays: Arrays) -> Generator
         sources = decoded_steps(codes, steps, indptr)
     return Generator(
         space,
-        indptr,
-        sources,
-        _take(arrays, "rates/data"),
+        FloatTransitions(indptr, sources, _take(arrays, "rates/data")),
         _take(arrays, "exit_rates"),
         initial=initial,
         labels=labels,

@@ -1,0 +1,410 @@
+"""Products with the lattice form of a generator: loops over runs of neighbouring states, without a stored column.
+
+Along each coordinate all neighbours stand at one distance, so a run of states, contiguous in memory, takes its inflow from
+whole runs.  The states are cut into runs by their outer coordinates; the inner ones, of a few hundred states together, stay
+inside a run.  For an outer coordinate a departure rate is one number a run; for an inner one it stands in a table of the
+length of a run, with zeros where there is no neighbour.  Loops over slices of one run are what the compiler turns into vector
+instructions.
+
+Two layouts share the loops.  In the *flat* one states are in their own order.  In the *halved* one the states of each parity
+of the total are stored by themselves, state s at s / 2 rounded down (the side of the last coordinate is made even by one
+empty value where it is odd): since every transition changes the parity, a product maps one half to the other.  The distance
+along a coordinate is then half of what it was; along the last one it is 0 or 1, as the parity of the others has it.
+
+Bytes moved per state: one or two for each weight, 8 for each of input, output and exit rate.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+
+from ctmc.model.transitions import LatticeTransitions, begin_digits, count_up
+
+compiled = numba.njit(cache=True, nogil=True, fastmath={"contract"})
+compiled_parallel = numba.njit(cache=True, nogil=True, parallel=True)
+
+_BLOCK = 1 << 12
+"""States per block of work."""
+_LEAST_RUN = 192
+"""Shorter runs are joined, if there are any left to join."""
+
+
+class Runs(NamedTuple):
+    """How a lattice is cut into runs; distances and lengths are in elements of the layout.
+
+    Attributes
+    ----------
+    length : ndarray of int64, shape (1,)
+    outer_sides, outer_strides : ndarray of int64, shape (outer,)
+    outer_departures : ndarray, shape (outer, largest side + 1)
+        Rate of the departure *into* a state with y_i = column, 0 in the last one.
+    inner_strides : ndarray of int64, shape (inner,)
+        Of the inner coordinates but the last.
+    inner_departures : ndarray, shape (2, inner, length)
+        The same rates along a run, by its parity.
+    here, before : ndarray, shape (2, length)
+        Share of the last coordinate's weight that belongs to the element itself, and to the one before.
+    departures_here, departures_after : ndarray, shape (2, length)
+        Departure rate of the last coordinate from the element itself, and from the one after.
+    """
+
+    length: Any
+    outer_sides: Any
+    outer_strides: Any
+    outer_departures: Any
+    inner_strides: Any
+    inner_departures: Any
+    here: Any
+    before: Any
+    departures_here: Any
+    departures_after: Any
+
+
+def runs(lattice: LatticeTransitions, *, halved: bool) -> Runs:
+    """Cut a lattice into runs.
+
+    Examples
+    --------
+    >>> side = np.array([4, 6])
+    >>> rates = LatticeTransitions(np.zeros((2, 24), np.uint8), np.ones(1), np.ones((2, 6)), side, np.array([6, 1]))
+    >>> cut = runs(rates, halved=True)
+    >>> int(cut.length[0]), cut.here[0].tolist()
+    (12, [0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0])
+    """
+    sides = lattice.sides.astype(np.int64)
+    count = len(sides)
+    width = int(sides[-1])
+    if halved:
+        width = (width + 1) // 2
+    inner, length = 0, width
+    while inner < count - 1 and (length < _LEAST_RUN or inner == 0):
+        inner += 1
+        length *= int(sides[count - 1 - inner])
+    outer = count - 1 - inner
+    strides = np.array([width * int(np.prod(sides[i + 1 : -1])) for i in range(count - 1)], dtype=np.int64)
+    into = np.zeros((count, int(sides.max()) + 1))  # rate of the departure into a state, by its own queue length
+    for i, side in enumerate(sides):
+        into[i, : side - 1] = lattice.departures[i, 1:side]
+    element = np.arange(length)
+    digits = [element // strides[outer + i] % sides[outer + i] for i in range(inner)]
+    inner_departures = np.array([into[outer + i][digit] for i, digit in enumerate(digits)]).reshape(inner, length)
+    here, before = np.zeros((2, length)), np.zeros((2, length))
+    departures_here, departures_after = np.zeros((2, length)), np.zeros((2, length))
+    for parity in (0, 1):
+        place = element % width
+        if not halved:
+            before[parity] = place > 0
+            departures_after[parity] = into[-1][place]
+            continue
+        upper = (parity + sum(digits, start=np.zeros(length, dtype=np.int64))) % 2
+        last = 2 * place + upper
+        here[parity] = upper == 1
+        before[parity] = (upper == 0) & (place > 0)
+        rate = into[-1][np.minimum(last, sides[-1])]
+        departures_here[parity] = np.where(upper == 0, rate, 0)
+        departures_after[parity] = np.where(upper == 1, rate, 0)
+    return Runs(
+        np.array([length], dtype=np.int64), sides[:outer], strides[:outer], np.ascontiguousarray(into[:outer]),
+        strides[outer:], np.ascontiguousarray(np.stack([inner_departures] * 2)), here, before, departures_here,
+        departures_after,
+    )  # fmt: skip
+
+
+class BackwardRuns(NamedTuple):
+    """The same for products from the right, in the flat layout: flows out of a state instead of into it.
+
+    Attributes
+    ----------
+    length : ndarray of int64, shape (1,)
+    outer_sides : ndarray of int64, shape (outer,)
+    outer_departures : ndarray, shape (outer, largest side)
+    strides : ndarray of int64, shape (M,)
+    ahead : ndarray, shape (M - outer, length)
+        1 where an inner coordinate is below its limit.
+    departures : ndarray, shape (M - outer, length)
+        Departure rate of an inner coordinate along a run, 0 where it is 0.
+    """
+
+    length: Any
+    outer_sides: Any
+    outer_departures: Any
+    strides: Any
+    ahead: Any
+    departures: Any
+
+
+def backward_runs(lattice: LatticeTransitions) -> BackwardRuns:
+    """Cut a lattice into runs for products from the right."""
+    sides, strides = lattice.sides.astype(np.int64), lattice.strides.astype(np.int64)
+    length = int(runs(lattice, halved=False).length[0])
+    outer = int(np.sum(strides >= length))
+    element = np.arange(length)
+    digits = [element // strides[i] % sides[i] for i in range(outer, len(sides))]
+    ahead = np.array([digit + 1 < side for digit, side in zip(digits, sides[outer:], strict=True)], dtype=np.float64)
+    leaving = lattice.departures.copy()
+    leaving[:, 0] = 0
+    departures = np.array([leaving[outer + i][digit] for i, digit in enumerate(digits)])
+    return BackwardRuns(
+        np.array([length], dtype=np.int64),
+        sides[:outer],
+        np.ascontiguousarray(leaving[:outer]),
+        strides,
+        ahead,
+        departures,
+    )
+
+
+# ---- sums over one run -------------------------------------------------------------------------------------------------
+
+
+@compiled
+def _last(o: Any, w: Any, here: Any, before: Any, dh: Any, da: Any, xb: Any, x: Any, xa: Any, unit: float) -> None:
+    for r in range(o.size):
+        o[r] = (unit * w[r]) * (here[r] * x[r] + before[r] * xb[r]) + dh[r] * x[r] + da[r] * xa[r]
+
+
+@compiled
+def _inner(o: Any, w: Any, below: Any, d: Any, above: Any, unit: float) -> None:
+    for r in range(o.size):
+        o[r] += (unit * w[r]) * below[r] + d[r] * above[r]
+
+
+@compiled
+def _one(o: Any, w: Any, below: Any, d: float, above: Any, unit: float) -> None:
+    for r in range(o.size):
+        o[r] += (unit * w[r]) * below[r] + d * above[r]
+
+
+@compiled
+def _two(
+    o: Any, w0: Any, below0: Any, d0: float, above0: Any, w1: Any, below1: Any, d1: float, above1: Any, unit: float
+) -> None:
+    for r in range(o.size):
+        o[r] += unit * (w0[r] * below0[r] + w1[r] * below1[r]) + (d0 * above0[r] + d1 * above1[r])
+
+
+@compiled
+def _three(
+    o: Any, w0: Any, below0: Any, d0: float, above0: Any, w1: Any, below1: Any, d1: float, above1: Any,
+    w2: Any, below2: Any, d2: float, above2: Any, unit: float,
+) -> None:  # fmt: skip
+    for r in range(o.size):
+        o[r] += unit * (w0[r] * below0[r] + w1[r] * below1[r] + w2[r] * below2[r]) + (
+            d0 * above0[r] + d1 * above1[r] + d2 * above2[r]
+        )
+
+
+@compiled
+def _edge(cut: Runs, parity: int, w: Any, x: Any, o: Any, begin: Any, unit: float) -> None:
+    """The inner sums of the first and the last run, element by element: slices would leave the vector."""
+    outer, inner, n = cut.outer_sides.size, cut.inner_strides.size, x.size
+    for r in range(o.size):
+        k = begin + r
+        total = (unit * w[outer + inner, k]) * cut.here[parity, r] * x[k] + cut.departures_here[parity, r] * x[k]
+        if cut.before[parity, r] > 0.0:
+            total += (unit * w[outer + inner, k]) * x[k - 1]
+        if cut.departures_after[parity, r] > 0.0 and k + 1 < n:
+            total += cut.departures_after[parity, r] * x[k + 1]
+        for i in range(inner):
+            h = cut.inner_strides[i]
+            if w[outer + i, k] > 0:
+                total += (unit * w[outer + i, k]) * x[k - h]
+            if cut.inner_departures[parity, i, r] > 0.0:
+                total += cut.inner_departures[parity, i, r] * x[k + h]
+        o[r] = total
+
+
+@compiled
+def _gather(cut: Runs, run: Any, color: Any, w: Any, x: Any, out: Any, unit: float) -> Any:
+    """Set a run of out to the flow into each of its states; `color` is the parity of the states, 0 in the flat layout."""
+    length, outer, inner = cut.length[0], cut.outer_sides.size, cut.inner_strides.size
+    below, above = np.zeros(outer, dtype=np.int64), np.zeros(outer, dtype=np.int64)
+    departure = np.zeros(outer)
+    rest, parity = run, color
+    for i in range(outer - 1, -1, -1):
+        digit = rest % cut.outer_sides[i]
+        rest //= cut.outer_sides[i]
+        parity += digit
+        if digit > 0:  # else the weights are zero and any finite numbers do
+            below[i] = cut.outer_strides[i]
+        if digit + 1 < cut.outer_sides[i]:
+            above[i] = cut.outer_strides[i]
+            departure[i] = cut.outer_departures[i, digit]
+    parity &= 1
+    a = run * length
+    b = a + length
+    o = out[a:b]
+    if a == 0 or b == x.size:
+        _edge(cut, parity, w, x, o, a, unit)
+    else:
+        _last(
+            o, w[outer + inner, a:b], cut.here[parity], cut.before[parity], cut.departures_here[parity],
+            cut.departures_after[parity], x[a - 1 : b - 1], x[a:b], x[a + 1 : b + 1], unit,
+        )  # fmt: skip
+        for i in range(inner):
+            h = cut.inner_strides[i]
+            _inner(o, w[outer + i, a:b], x[a - h : b - h], cut.inner_departures[parity, i], x[a + h : b + h], unit)
+    i = 0
+    while i + 3 <= outer:
+        _three(
+            o, w[i, a:b], x[a - below[i] : b - below[i]], departure[i], x[a + above[i] : b + above[i]],
+            w[i + 1, a:b], x[a - below[i + 1] : b - below[i + 1]], departure[i + 1], x[a + above[i + 1] : b + above[i + 1]],
+            w[i + 2, a:b], x[a - below[i + 2] : b - below[i + 2]], departure[i + 2], x[a + above[i + 2] : b + above[i + 2]],
+            unit,
+        )  # fmt: skip
+        i += 3
+    if i + 2 == outer:
+        _two(
+            o, w[i, a:b], x[a - below[i] : b - below[i]], departure[i], x[a + above[i] : b + above[i]],
+            w[i + 1, a:b], x[a - below[i + 1] : b - below[i + 1]], departure[i + 1], x[a + above[i + 1] : b + above[i + 1]],
+            unit,
+        )  # fmt: skip
+    elif i + 1 == outer:
+        _one(o, w[i, a:b], x[a - below[i] : b - below[i]], departure[i], x[a + above[i] : b + above[i]], unit)
+    return a
+
+
+@compiled
+def _minus_exits(o: Any, exit_rates: Any, x: Any) -> None:
+    for r in range(o.size):
+        o[r] -= exit_rates[r] * x[r]
+
+
+@compiled
+def _over_exits(o: Any, exit_rates: Any) -> None:
+    for r in range(o.size):
+        o[r] /= exit_rates[r]
+
+
+@compiled
+def _flat_run(cut: Runs, run: Any, w: Any, unit: float, exit_rates: Any, x: Any, out: Any) -> None:
+    a = _gather(cut, run, 0, w, x, out, unit)
+    b = a + cut.length[0]
+    _minus_exits(out[a:b], exit_rates[a:b], x[a:b])
+
+
+@compiled
+def _halved_run(cut: Runs, run: Any, color: Any, w: Any, unit: float, exit_rates: Any, x: Any, out: Any) -> None:
+    a = _gather(cut, run, color, w, x, out, unit)
+    b = a + cut.length[0]
+    _over_exits(out[a:b], exit_rates[a:b])
+
+
+@compiled_parallel
+def flat_product(cut: Runs, w: Any, unit: float, exit_rates: Any, x: Any, out: Any) -> None:
+    """Set out = x Q in the flat layout."""
+    for run in numba.prange(x.size // cut.length[0]):
+        _flat_run(cut, np.int64(run), w, unit, exit_rates, x, out)
+
+
+@compiled_parallel
+def halved_step(cut: Runs, color: Any, w: Any, unit: float, exit_rates: Any, x: Any, out: Any) -> None:
+    """Set out_j = sum_i x_i rate(i, j) / exit_j for the states j of one color; x is over those of the other."""
+    for run in numba.prange(x.size // cut.length[0]):
+        _halved_run(cut, np.int64(run), color, w, unit, exit_rates, x, out)
+
+
+@compiled
+def _last_backward(o: Any, w: Any, ahead: Any, xa: Any, d: Any, xb: Any, unit: float) -> None:
+    for r in range(o.size):
+        o[r] = (unit * w[r]) * (ahead[r] * xa[r]) + d[r] * xb[r]
+
+
+@compiled
+def _inner_backward(o: Any, w: Any, ahead: Any, xa: Any, d: Any, xb: Any, unit: float) -> None:
+    for r in range(o.size):
+        o[r] += (unit * w[r]) * (ahead[r] * xa[r]) + d[r] * xb[r]
+
+
+@compiled
+def _backward_run(cut: BackwardRuns, run: Any, w: Any, unit: float, exit_rates: Any, v: Any, out: Any) -> None:
+    length, outer, inner = cut.length[0], cut.outer_sides.size, cut.strides.size - cut.outer_sides.size
+    a = run * length
+    b = a + length
+    o = out[a:b]
+    if a == 0 or b == v.size:  # slices would leave the vector
+        o[:] = 0.0
+        for i in range(inner):
+            h, ahead, d = cut.strides[outer + i], cut.ahead[i], cut.departures[i]
+            for r in range(length):
+                if ahead[r] > 0.0:
+                    o[r] += (unit * w[outer + i, a + r + h]) * v[a + r + h]
+                if d[r] > 0.0:
+                    o[r] += d[r] * v[a + r - h]
+    else:
+        for i in range(inner - 1, -1, -1):
+            h = cut.strides[outer + i]
+            if i == inner - 1:
+                _last_backward(
+                    o,
+                    w[outer + i, a + h : b + h],
+                    cut.ahead[i],
+                    v[a + h : b + h],
+                    cut.departures[i],
+                    v[a - h : b - h],
+                    unit,
+                )
+            else:
+                _inner_backward(
+                    o,
+                    w[outer + i, a + h : b + h],
+                    cut.ahead[i],
+                    v[a + h : b + h],
+                    cut.departures[i],
+                    v[a - h : b - h],
+                    unit,
+                )
+    rest = run
+    for i in range(outer - 1, -1, -1):
+        digit = rest % cut.outer_sides[i]
+        rest //= cut.outer_sides[i]
+        above = cut.strides[i] if digit + 1 < cut.outer_sides[i] else 0
+        below = cut.strides[i] if digit > 0 else 0
+        departure = cut.outer_departures[i, digit] if digit > 0 else 0.0
+        _one(
+            o, w[i, a + above : b + above], v[a + above : b + above], departure, v[a - below : b - below],
+            unit if above > 0 else 0.0,
+        )  # fmt: skip
+    _minus_exits(o, exit_rates[a:b], v[a:b])
+
+
+@compiled_parallel
+def flat_backward(cut: BackwardRuns, w: Any, unit: float, exit_rates: Any, v: Any, out: Any) -> None:
+    """Set out = Q v in the flat layout."""
+    for run in numba.prange(v.size // cut.length[0]):
+        _backward_run(cut, np.int64(run), w, unit, exit_rates, v, out)
+
+
+@compiled_parallel
+def count_not_entered(weights: Any) -> int:
+    """Count the states that no arrival leads to."""
+    n = weights.shape[1]
+    count = 0
+    for block in numba.prange((n + _BLOCK - 1) // _BLOCK):
+        count += _count_not_entered(weights, np.int64(block) * _BLOCK, min((np.int64(block) + 1) * _BLOCK, n))
+    return count
+
+
+@compiled
+def _count_not_entered(weights: Any, begin: Any, end: Any) -> Any:
+    entered = np.zeros(end - begin, dtype=np.bool_)
+    for i in range(weights.shape[0]):
+        row = weights[i, begin:end]
+        for r in range(row.size):
+            entered[r] |= row[r] > 0
+    return entered.size - np.count_nonzero(entered)
+
+
+@compiled_parallel
+def parity(sides: Any, strides: Any, colors: Any) -> None:
+    """Set colors to the parity of the sum of the coordinates."""
+    n = colors.size
+    for block in numba.prange((n + _BLOCK - 1) // _BLOCK):
+        low = np.int64(block) * _BLOCK
+        digits = begin_digits(low, sides, strides)
+        for j in range(low, min(low + _BLOCK, n)):
+            colors[j] = digits.sum() & 1
+            count_up(digits, sides)

@@ -1,0 +1,273 @@
+"""The stationary equations on one color: half the unknowns, the square of the spectrum, the same cost per step.
+
+In every chain whose transitions all change a color (`Generator.coloring`: each event adds or removes one job, say), the jump
+chain leads from one color to the other and back.  With the probabilities p of the states of color 0 and the exit rates q,
+
+    step(p)_j = (1 / q_j) sum_i o_i rate(i, j),     o_i = (1 / q_i) sum_k p_k rate(k, i),     i of color 1, j and k of color 0
+
+has the stationary distribution, restricted to color 0, as its fixed point, and keeps the flow sum_j p_j q_j.  Other chains take
+the jump chain as it is, p <- sum_i p_i rate(i, j) / q_j, for all states.  Krylov and fixed-point methods are written once for
+either.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numba
+import numpy as np
+
+from ctmc.model.generator import Generator
+from ctmc.model.lattice_products import halved_step, runs
+from ctmc.model.products import compiled, compiled_parallel
+from ctmc.model.transitions import LatticeTransitions, begin_digits, count_up, rate_at
+
+_ROWS = 256
+
+
+class Reduction(ABC):
+    """A map whose fixed point is the stationary distribution of an irreducible chain, on one color where there are two.
+
+    Attributes
+    ----------
+    chain : Generator
+        Of two and more states.
+    size : int
+        Number of unknowns.
+    halved : bool
+        Whether the chain has two colors.
+    exit_rates : ndarray, shape (size,)
+        Of the states that are kept; 1 in elements that belong to no state, where the unknown is always 0.
+    """
+
+    chain: Generator
+    size: int
+    halved = True
+    exit_rates: np.ndarray
+
+    @abstractmethod
+    def restrict(self, pi: np.ndarray) -> np.ndarray:
+        """Return the unknowns of a distribution over all states."""
+
+    @abstractmethod
+    def expand(self, p: np.ndarray) -> np.ndarray:
+        """Return the distribution over all states that belongs to p, normalised."""
+
+    @abstractmethod
+    def _step(self, p: np.ndarray, out: np.ndarray) -> None: ...
+
+    def step(self, p: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Return the image of p; counts as one product."""
+        self.chain.count_products()
+        out = np.empty(self.size) if out is None else out
+        self._step(p, out)
+        return out
+
+    def defect(self, residual: np.ndarray, p: np.ndarray) -> float:
+        """Return the defect of `expand(p)`, the residual being step(p) - p.
+
+        All of the imbalance stands on the states that are kept, which have half of the flow where there are two colors.
+        """
+        return imbalance_and_flow(residual, p, self.exit_rates, 2.0 if self.halved else 1.0)
+
+
+def reduction(chain: Generator) -> Reduction:
+    """Return the chain's reduction; for one that has been found before, the arrays are shared.
+
+    Examples
+    --------
+    >>> queue = Generator.from_matrix(np.diag([1.0, 1.0, 1.0], 1) + np.diag([2.0, 2.0, 2.0], -1))
+    >>> half = reduction(queue)
+    >>> p = half.restrict(np.full(4, 0.25))
+    >>> for _ in range(60):
+    ...     p = half.step(p)
+    >>> half.size, half.expand(p).round(9).tolist()
+    (2, [0.533333333, 0.266666667, 0.133333333, 0.066666667])
+    """
+    if isinstance(chain.transitions, LatticeTransitions):
+        return _LatticeHalves(chain)
+    return _Whole(chain) if chain.coloring is None else _Halves(chain)
+
+
+class _Whole(Reduction):
+    """A chain without two colors: the jump chain itself."""
+
+    halved = False
+
+    def __init__(self, chain: Generator) -> None:
+        self.chain, self.size, self.exit_rates = chain, chain.size, chain.exit_rates
+
+    def restrict(self, pi: np.ndarray) -> np.ndarray:
+        return pi.copy()
+
+    def expand(self, p: np.ndarray) -> np.ndarray:
+        return p / p.sum()
+
+    def _step(self, p: np.ndarray, out: np.ndarray) -> None:
+        gather_over_exits(*next(self.chain.row_slabs()), self.exit_rates, p, out)
+
+
+class _Halves(Reduction):
+    """Compressed rows of each color, their sources renumbered within the other."""
+
+    def __init__(self, chain: Generator) -> None:
+        self.chain = chain
+        self._members, self._rows = chain.once("halves", lambda: _split_rows(chain))
+        self._exits = [chain.exit_rates[members] for members in self._members]
+        self.size, self.exit_rates = len(self._members[0]), self._exits[0]
+        self._other = np.empty(len(self._members[1]))
+
+    def restrict(self, pi: np.ndarray) -> np.ndarray:
+        return np.asarray(pi[self._members[0]])
+
+    def expand(self, p: np.ndarray) -> np.ndarray:
+        gather_over_exits(0, *self._rows[1], self._exits[1], p, self._other)
+        pi = np.empty(self.chain.size)
+        pi[self._members[0]], pi[self._members[1]] = p, self._other
+        pi /= pi.sum()
+        return pi
+
+    def _step(self, p: np.ndarray, out: np.ndarray) -> None:
+        gather_over_exits(0, *self._rows[1], self._exits[1], p, self._other)
+        gather_over_exits(0, *self._rows[0], self._exits[0], self._other, out)
+
+
+class _LatticeHalves(Reduction):
+    """A box of queues, the states of each parity by themselves: see `ctmc.model.lattice_products`."""
+
+    def __init__(self, chain: Generator) -> None:
+        lattice = chain.transitions
+        self.chain = chain
+        self._cut = chain.once("halved_runs", lambda: runs(lattice, halved=True))
+        self._sides, self._strides = lattice.sides.astype(np.int64), lattice.strides.astype(np.int64)
+        self._weights, self._exits = chain.once(
+            "lattice_halves", lambda: _split_lattice(chain, self._sides, self._strides)
+        )
+        self._unit = float(lattice.unit[0])
+        self.exit_rates, self.size = self._exits[0], len(self._exits[0])
+        self._other = np.empty(self.size)
+
+    def restrict(self, pi: np.ndarray) -> np.ndarray:
+        p = np.zeros(self.size)
+        split(self._sides, self._strides, 0, pi, p)
+        return p
+
+    def expand(self, p: np.ndarray) -> np.ndarray:
+        halved_step(self._cut, 1, self._weights[1], self._unit, self._exits[1], p, self._other)
+        pi = np.empty(self.chain.size)
+        join(self._sides, self._strides, 0, p, pi)
+        join(self._sides, self._strides, 1, self._other, pi)
+        pi /= pi.sum()
+        return pi
+
+    def _step(self, p: np.ndarray, out: np.ndarray) -> None:
+        halved_step(self._cut, 1, self._weights[1], self._unit, self._exits[1], p, self._other)
+        halved_step(self._cut, 0, self._weights[0], self._unit, self._exits[0], self._other, out)
+
+
+def _split_rows(chain: Generator) -> tuple[list[np.ndarray], list[tuple[np.ndarray, ...]]]:
+    """Return the members of each color, and the rows into them as the fields of a slab after the first."""
+    (slab,) = chain.row_slabs()
+    colors = chain.coloring
+    assert colors is not None
+    members = [np.flatnonzero(colors == color) for color in (0, 1)]
+    number = np.empty(chain.size, dtype=slab.sources.dtype)
+    for states in members:
+        number[states] = np.arange(len(states))
+    counts = np.diff(slab.indptr)
+    rows = []
+    per_entry = slab.codes if len(slab.codes) else slab.rates
+    for states in members:
+        indptr = np.concatenate([np.zeros(1, np.uint64), np.cumsum(counts[states], dtype=np.uint64)])
+        sources, values = np.empty(int(indptr[-1]), slab.sources.dtype), np.empty(int(indptr[-1]), per_entry.dtype)
+        copy_rows(slab.indptr, slab.sources, per_entry, states.view(np.uint64), number, indptr, sources, values)
+        coded = len(slab.codes) > 0
+        rows.append((indptr, sources, values if coded else slab.codes, slab.rates if coded else values))
+    return members, rows
+
+
+def _split_lattice(
+    chain: Generator, sides: np.ndarray, strides: np.ndarray
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return the weights and the exit rates of each color; elements that belong to no state have weights 0 and exit rate 1."""
+    lattice = chain.transitions
+    width = (int(sides[-1]) + 1) // 2
+    size = chain.size // int(sides[-1]) * width
+    weights = [np.zeros((len(sides), size), dtype=lattice.weights.dtype) for _ in (0, 1)]
+    exits = [np.ones(size) for _ in (0, 1)]
+    for color in (0, 1):
+        for i in range(len(sides)):
+            split(sides, strides, color, lattice.weights[i], weights[color][i])
+        split(sides, strides, color, chain.exit_rates, exits[color])
+    return weights, exits
+
+
+@compiled_parallel
+def copy_rows(
+    indptr: Any, sources: Any, values: Any, rows: Any, number: Any, new_indptr: Any, new_sources: Any, new_values: Any
+) -> None:
+    """Copy some rows, sources renumbered.  Moves 24 bytes an entry."""
+    for place in numba.prange(rows.size):
+        to = new_indptr[place]
+        for k in range(indptr[rows[place]], indptr[rows[place] + np.uint64(1)]):
+            new_sources[to] = number[sources[k]]
+            new_values[to] = values[k]
+            to += np.uint64(1)
+
+
+@compiled_parallel
+def gather_over_exits(
+    begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, exit_rates: Any, x: Any, out: Any
+) -> None:
+    """Set out_j = sum_i x_i rate(i, j) / q_j.  Moves 12 bytes an entry."""
+    for j in numba.prange(out.size):
+        total = 0.0
+        for k in range(indptr[j], indptr[j + 1]):
+            total += x[sources[k]] * rate_at(codes, rates, k)
+        out[j] = total / exit_rates[j]
+
+
+@compiled_parallel
+def split(sides: Any, strides: Any, color: Any, x: Any, half: Any) -> None:
+    """Copy the elements of one color from the order of the states to the halved layout."""
+    width = sides[sides.size - 1]
+    rows = x.size // width
+    for block in numba.prange((rows + _ROWS - 1) // _ROWS):
+        low = np.int64(block) * _ROWS
+        digits = begin_digits(low * width, sides, strides)
+        for row in range(low, min(low + _ROWS, rows)):
+            place = row * ((width + 1) // 2)
+            for last in range((color + digits.sum()) & 1, width, 2):
+                half[place + (last >> 1)] = x[row * width + last]
+            _next_row(digits, sides)
+
+
+@compiled_parallel
+def join(sides: Any, strides: Any, color: Any, half: Any, x: Any) -> None:
+    """Copy the elements of one color from the halved layout to the order of the states."""
+    width = sides[sides.size - 1]
+    rows = x.size // width
+    for block in numba.prange((rows + _ROWS - 1) // _ROWS):
+        low = np.int64(block) * _ROWS
+        digits = begin_digits(low * width, sides, strides)
+        for row in range(low, min(low + _ROWS, rows)):
+            place = row * ((width + 1) // 2)
+            for last in range((color + digits.sum()) & 1, width, 2):
+                x[row * width + last] = half[place + (last >> 1)]
+            _next_row(digits, sides)
+
+
+@compiled
+def _next_row(digits: Any, sides: Any) -> None:
+    digits[digits.size - 1] = sides[sides.size - 1] - 1
+    count_up(digits, sides)
+
+
+@compiled
+def imbalance_and_flow(residual: Any, p: Any, exit_rates: Any, colors: float) -> float:
+    imbalance, flow = 0.0, 0.0
+    for j in range(np.uint64(p.size)):
+        imbalance += abs(residual[j]) * exit_rates[j]
+        flow += abs(p[j]) * exit_rates[j]
+    return imbalance / (colors * flow)
