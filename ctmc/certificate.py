@@ -144,19 +144,13 @@ def slow_states(
     imbalance relative to its own flow must be below sqrt(tolerance) too.
     """
     accepted = math.sqrt(tolerance)
-    decade = np.floor(np.log10(chain.exit_rates)).astype(np.int64)
-    least = int(decade.min())
-    decade -= least
-    masses = np.bincount(decade, weights=pi)
-    through = np.bincount(decade, weights=pi * chain.exit_rates)
-    imbalances = np.bincount(decade, weights=np.abs(flow))
-    for k in np.flatnonzero(masses > accepted):
-        if imbalances[k] > accepted * through[k]:
+    for decade, mass, through, imbalances in exchange.balance_by_decade(chain.exit_rates, pi, flow):
+        if mass > accepted and imbalances > accepted * through:
             return Certificate(
                 defect,
                 Status.INACCURATE,
-                f"the states with exit rates of about 1e{least + k} have the probability {masses[k]:.2g}, but their balance "
-                f"is off by {imbalances[k] / through[k]:.2g} of their own flow although the defect is {defect:.2g}.",
+                f"the states with exit rates of about 1e{int(decade)} have the probability {mass:.2g}, but their balance is off by "
+                f"{imbalances / through:.2g} of their own flow although the defect is {defect:.2g}.",
             )
     return None
 

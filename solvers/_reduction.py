@@ -19,11 +19,16 @@ import numba
 import numpy as np
 
 from ctmc.model.generator import Generator
-from ctmc.model.lattice_products import halved_step, runs
+from ctmc.model.lattice_products import halved_difference, halved_step, runs
 from ctmc.model.products import compiled, compiled_parallel
 from ctmc.model.transitions import LatticeTransitions, begin_digits, count_up, rate_at
 
 _ROWS = 256
+_CHUNK = 1 << 12
+
+
+summing = numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})
+"""For sums in vector lanes, whose order depends on the length of the chunk only."""
 
 
 class Reduction(ABC):
@@ -64,12 +69,25 @@ class Reduction(ABC):
         self._step(p, out)
         return out
 
+    def difference(self, p: np.ndarray, shadow: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Set out = p - step(p), and return the inner products shadow.out, p.out, out.out and shadow.p, shape (4,).
+
+        Summed over chunks that depend on `size` only: the same bits for any number of threads.
+        """
+        self.step(p, out)
+        dots = np.empty(((self.size + _CHUNK - 1) // _CHUNK, 4))
+        subtract(p, shadow, out, dots)
+        return np.asarray(dots.sum(axis=0))
+
     def defect(self, residual: np.ndarray, p: np.ndarray) -> float:
         """Return the defect of `expand(p)`, the residual being step(p) - p.
 
         All of the imbalance stands on the states that are kept, which have half of the flow where there are two colors.
         """
-        return imbalance_and_flow(residual, p, self.exit_rates, 2.0 if self.halved else 1.0)
+        sums = np.empty(((self.size + _CHUNK - 1) // _CHUNK, 2))
+        imbalance_and_flow(residual, p, self.exit_rates, sums)
+        imbalance, flow = sums.sum(axis=0)
+        return float(imbalance / ((2 if self.halved else 1) * flow))
 
 
 def reduction(chain: Generator) -> Reduction:
@@ -160,6 +178,13 @@ class _LatticeHalves(Reduction):
         join(self._sides, self._strides, 1, self._other, pi)
         pi /= pi.sum()
         return pi
+
+    def difference(self, p: np.ndarray, shadow: np.ndarray, out: np.ndarray) -> np.ndarray:
+        self.chain.count_products()
+        dots = np.empty((self.size // int(self._cut.length[0]), 4))
+        halved_step(self._cut, 1, self._weights[1], self._unit, self._exits[1], p, self._other)
+        halved_difference(self._cut, self._weights[0], self._unit, self._exits[0], self._other, p, shadow, out, dots)
+        return np.asarray(dots.sum(axis=0))
 
     def _step(self, p: np.ndarray, out: np.ndarray) -> None:
         halved_step(self._cut, 1, self._weights[1], self._unit, self._exits[1], p, self._other)
@@ -264,10 +289,41 @@ def _next_row(digits: Any, sides: Any) -> None:
     count_up(digits, sides)
 
 
-@compiled
-def imbalance_and_flow(residual: Any, p: Any, exit_rates: Any, colors: float) -> float:
+@compiled_parallel
+def subtract(x: Any, shadow: Any, out: Any, dots: Any) -> None:
+    """Set out to x - out, and write four inner products of each chunk; see `Reduction.difference`."""
+    for chunk in numba.prange(dots.shape[0]):
+        a = np.int64(chunk) * _CHUNK
+        b = min(a + _CHUNK, out.size)
+        subtract_chunk(x[a:b], shadow[a:b], out[a:b], dots[chunk])
+
+
+@summing
+def subtract_chunk(x: Any, shadow: Any, out: Any, dots: Any) -> None:
+    with_shadow, with_x, square, both = 0.0, 0.0, 0.0, 0.0
+    for r in range(out.size):
+        value = x[r] - out[r]
+        out[r] = value
+        with_shadow += shadow[r] * value
+        with_x += x[r] * value
+        square += value * value
+        both += shadow[r] * x[r]
+    dots[0], dots[1], dots[2], dots[3] = with_shadow, with_x, square, both
+
+
+@compiled_parallel
+def imbalance_and_flow(residual: Any, p: Any, exit_rates: Any, sums: Any) -> None:
+    """Write sum |residual| q and sum |p| q of each chunk."""
+    for chunk in numba.prange(sums.shape[0]):
+        a = np.int64(chunk) * _CHUNK
+        b = min(a + _CHUNK, p.size)
+        weigh_chunk(residual[a:b], p[a:b], exit_rates[a:b], sums[chunk])
+
+
+@summing
+def weigh_chunk(residual: Any, p: Any, exit_rates: Any, sums: Any) -> None:
     imbalance, flow = 0.0, 0.0
-    for j in range(np.uint64(p.size)):
-        imbalance += abs(residual[j]) * exit_rates[j]
-        flow += abs(p[j]) * exit_rates[j]
-    return imbalance / (colors * flow)
+    for r in range(p.size):
+        imbalance += abs(residual[r]) * exit_rates[r]
+        flow += abs(p[r]) * exit_rates[r]
+    sums[0], sums[1] = imbalance, flow

@@ -8,6 +8,7 @@ BUILDERS = {
     "tandem_network",
 }
 SOLVERS = {
+    "bicgstab": 20,
     "cyclic_reduction": 6,
     "functional_iteration": 6,
     "gauss_seidel": 20,

@@ -29,6 +29,7 @@ from ctmc.model.state_space import Lattice, Variable
 from ctmc.model.transitions import FloatTransitions
 
 OVERFLOWS = ("lost", "rerouted")
+_LEAST_GUESS = 1e-6
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,26 @@ def _dress(
             "boundary": found["boundary"],
         }
 
-    return model.replace(rewards=rewards, measures=measures, notes=(*model.notes, *notes))
+    return model.replace(
+        rewards=rewards, measures=measures, notes=(*model.notes, *notes), guess=_guess(design, int(choices))
+    )
+
+
+def _guess(design: _Design, choices: int) -> tuple[np.ndarray, ...] | None:
+    """Return a rough distribution of each queue: that of infinitely many equal servers at the same load.
+
+    There a queue has k and more jobs with probability load^((d^k - 1) / (d - 1)): N. D. Vvedenskaya, R. L. Dobrushin, F. I.
+    Karpelevich, Problems of Information Transmission 32 (1996).  Its tail is too light for a few different servers, so it is
+    kept above a geometric one.
+    """
+    load = design.arrival_rate / float(design.rates.sum())
+    if load >= 1:
+        return None
+    length = np.arange(max(design.limits) + 2)
+    exponents = np.minimum(np.cumsum(float(choices) ** np.minimum(length, 60)) - 1, 1e6) if choices > 1 else length
+    tails = load**exponents
+    probabilities = np.maximum(tails[:-1] - tails[1:], _LEAST_GUESS * load ** (2.0 * length[:-1]))
+    return tuple(probabilities[: limit + 1] for limit in design.limits)
 
 
 def _balance(values: np.ndarray, states: np.ndarray) -> np.ndarray:

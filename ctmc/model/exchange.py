@@ -17,6 +17,10 @@ from ctmc.model.products import compiled, compiled_parallel
 from ctmc.model.state_space import Lattice
 from ctmc.model.transitions import rate_at
 
+_CHUNK = 1 << 16
+_ZERO = 310
+_DECADES = 620
+
 
 def parts(chain: Generator, pi: np.ndarray, threshold: float) -> np.ndarray:
     """Put states together that exchange much, and return the part of each state.
@@ -48,21 +52,22 @@ def parts(chain: Generator, pi: np.ndarray, threshold: float) -> np.ndarray:
     [0, 0, 0, 1, 1, 1]
     """
     n = chain.size
-    part_of, count = np.arange(n, dtype=np.int32), n
-    through = pi * chain.exit_rates
-    flow, source, closed = np.empty(n), np.empty(n, dtype=np.int64), np.zeros(n, dtype=np.bool_)
+    part_of = np.empty(n, dtype=np.int32 if n <= np.iinfo(np.int32).max else np.int64)
+    for slab in chain.row_slabs():
+        strongest_inflow(*slab, chain.exit_rates, pi, threshold, part_of)
+    count = int(number_trees(part_of))
     while count > 1:
-        for slab in chain.row_slabs():
-            strongest_inflow(*slab, pi, part_of, flow, source, closed)
         best, target = np.full(count, -1.0), np.arange(count)
-        strongest_of_parts(part_of, flow, source, closed, best, target)
-        throughput = np.bincount(part_of, weights=through, minlength=count)
+        for slab in chain.row_slabs():
+            strongest_of_parts(*slab, pi, part_of, best, target)
+        throughput = throughputs(chain.exit_rates, pi, part_of, count)
         begin = np.flatnonzero((best >= threshold * throughput) & (target != np.arange(count)))
         if not begin.size:
             break
         links = coo_array((np.ones(len(begin), dtype=np.int8), (begin, target[begin])), shape=(count, count))
         joined, number = csgraph.connected_components(links, directed=False)
-        part_of, count = number.astype(np.int32)[part_of], int(joined)
+        renumber(number.astype(part_of.dtype), part_of)
+        count = int(joined)
     return part_of
 
 
@@ -82,52 +87,134 @@ def between_parts(chain: Generator, pi: np.ndarray, part_of: np.ndarray) -> tupl
     """
     count = int(part_of.max()) + 1
     masses = np.bincount(part_of, weights=pi, minlength=count)
-    mass = masses[part_of]
-    shares = np.divide(pi, mass, out=1.0 / np.bincount(part_of, minlength=count)[part_of], where=mass > 0)
-    begin, end = part_of[chain.sources], np.repeat(part_of, np.diff(chain.indptr))
-    across = np.flatnonzero(begin != end)
-    rates = shares[chain.sources[across]] * chain.rates[across]
-    whole = Generator.from_transitions(begin[across], end[across], rates, Lattice((count - 1,)))
-    return whole, masses
+    sizes = np.bincount(part_of, minlength=count)
+    found = []
+    for slab in chain.row_slabs():
+        sources = slab.sources[: int(slab.indptr[-1])].astype(np.int64)
+        ends = np.repeat(part_of[slab.begin : slab.begin + len(slab.indptr) - 1], np.diff(slab.indptr).astype(np.int64))
+        across = np.flatnonzero(part_of[sources] != ends)
+        begins = part_of[sources[across]]
+        mass = masses[begins]
+        shares = np.divide(pi[sources[across]], mass, out=1.0 / sizes[begins], where=mass > 0)
+        rates = slab.rates[slab.codes[across]] if len(slab.codes) else slab.rates[across]
+        found.append((begins, ends[across], shares * rates))
+    begins, ends, rates = (np.concatenate(part) for part in zip(*found, strict=True))
+    return Generator.from_transitions(begins, ends, rates, Lattice((count - 1,))), masses
 
 
 @compiled_parallel
 def strongest_inflow(
-    begin: Any,
-    indptr: Any,
-    sources: Any,
-    codes: Any,
-    rates: Any,
-    pi: Any,
-    part_of: Any,
-    flow: Any,
-    source: Any,
-    closed: Any,
+    begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, exit_rates: Any, pi: Any, threshold: float, link: Any
 ) -> None:
-    """Find for each state the transition from another part that carries most; states without any are closed for good.
+    """Set link[j] to the state from which most flows into state j of a slab, or to j where that is below the threshold.
 
-    Moves 12 bytes an entry and reads `part_of` at random places.
+    The threshold is relative to the flow through the state.  Moves 12 bytes an entry.
     """
     for row in numba.prange(indptr.size - 1):
         j = np.uint64(begin) + row
-        if closed[j]:
-            continue
-        best, where, outside = -1.0, np.int64(j), False
+        best, where = -1.0, np.int64(j)
         for k in range(indptr[row], indptr[row + 1]):
-            i = sources[k]
-            if part_of[i] != part_of[j]:
-                outside = True
-                carried = pi[i] * rate_at(codes, rates, k)
-                if carried > best:
-                    best, where = carried, np.int64(i)
-        flow[j], source[j], closed[j] = best, where, not outside
+            carried = pi[sources[k]] * rate_at(codes, rates, k)
+            if carried > best:
+                best, where = carried, np.int64(sources[k])
+        link[j] = where if best >= threshold * (pi[j] * exit_rates[j]) else np.int64(j)
 
 
 @compiled
-def strongest_of_parts(part_of: Any, flow: Any, source: Any, closed: Any, best: Any, target: Any) -> None:
-    """Set for each part the strongest inflow of its states, and the part that it comes from."""
-    for j in range(np.uint64(part_of.size)):
-        part = np.uint64(part_of[j])
-        if not closed[j] and flow[j] > best[part]:
-            best[part] = flow[j]
-            target[part] = part_of[np.uint64(source[j])]
+def number_trees(link: Any) -> int:
+    """Replace the link of every state, which leads to one state, by the number of the tree that it stands in; count them."""
+    # numbers are written as -1 - number until all are known
+    n = link.size
+    count = 0
+    path = np.empty(64, dtype=np.int64)
+    for j in range(n):
+        length, i = 0, np.int64(j)
+        while link[i] >= 0:
+            if length == path.size:
+                longer = np.empty(2 * length, dtype=np.int64)
+                longer[:length] = path
+                path = longer
+            path[length] = i
+            length += 1
+            following = np.int64(link[i])
+            link[i] = -(n + 1) if n < 2147483647 else -9223372036854775807  # on the path
+            i = following
+        if length == 0:
+            continue
+        number = link[i]
+        if number == (-(n + 1) if n < 2147483647 else -9223372036854775807):
+            count += 1
+            number = -count
+        for k in range(length):
+            link[path[k]] = number
+    for j in range(n):
+        link[j] = -1 - link[j]
+    return count
+
+
+@compiled
+def strongest_of_parts(
+    begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, pi: Any, part_of: Any, best: Any, target: Any
+) -> None:
+    """Find for each part the transition from another part that carries most, among those into the states of a slab."""
+    for row in range(np.uint64(indptr.size - 1)):
+        part = part_of[np.uint64(begin) + row]
+        for k in range(indptr[row], indptr[row + np.uint64(1)]):
+            i = sources[k]
+            if part_of[i] != part:
+                carried = pi[i] * rate_at(codes, rates, k)
+                if carried > best[part]:
+                    best[part] = carried
+                    target[part] = part_of[i]
+
+
+@compiled
+def throughputs(exit_rates: Any, pi: Any, part_of: Any, count: int) -> Any:
+    """Return the flow through each part."""
+    sums = np.zeros(count)
+    for j in range(np.uint64(pi.size)):
+        sums[part_of[j]] += pi[j] * exit_rates[j]
+    return sums
+
+
+@compiled_parallel
+def renumber(number: Any, part_of: Any) -> None:
+    """Replace every part by its new number."""
+    for j in numba.prange(part_of.size):
+        part_of[j] = number[part_of[j]]
+
+
+def balance_by_decade(exit_rates: np.ndarray, pi: np.ndarray, flow: np.ndarray) -> np.ndarray:
+    """Return (decade, mass, flow through, imbalance) of the states by the magnitude of their exit rates, shape (decades, 4).
+
+    Decades are told by binary exponents, so their borders are powers of two near those of ten.
+
+    Examples
+    --------
+    >>> balance_by_decade(np.array([2.0, 3.0, 5000.0]), np.ones(3) / 4, np.array([0.5, 0, 0])).tolist()
+    [[0.0, 0.5, 1.25, 0.5], [3.0, 0.25, 1250.0, 0.0]]
+    """
+    sums = np.zeros(((len(pi) + _CHUNK - 1) // _CHUNK, _DECADES, 3))
+    sum_by_decade(exit_rates.view(np.int64), exit_rates, pi, flow, sums)
+    total = sums.sum(axis=0)
+    found = np.flatnonzero(total.any(axis=1))
+    return np.column_stack([found - _ZERO, total[found]])
+
+
+@compiled_parallel
+def sum_by_decade(bits: Any, exit_rates: Any, pi: Any, flow: Any, sums: Any) -> None:
+    """Write mass, flow through and imbalance of each decade, chunk by chunk."""
+    for chunk in numba.prange(sums.shape[0]):
+        a = np.int64(chunk) * _CHUNK
+        sum_chunk(bits, exit_rates, pi, flow, sums[chunk], a, min(a + _CHUNK, pi.size))
+
+
+@compiled
+def sum_chunk(bits: Any, exit_rates: Any, pi: Any, flow: Any, sums: Any, begin: Any, end: Any) -> None:
+    """Do the work of `sum_by_decade` on one chunk."""
+    for j in range(begin, end):
+        exponent = (bits[j] >> 52) - 1023
+        decade = np.int64(np.floor(exponent * 0.30102999566398)) + _ZERO
+        sums[decade, 0] += pi[j]
+        sums[decade, 1] += pi[j] * exit_rates[j]
+        sums[decade, 2] += abs(flow[j])

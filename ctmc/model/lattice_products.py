@@ -293,6 +293,42 @@ def _halved_run(cut: Runs, run: Any, color: Any, w: Any, unit: float, exit_rates
     _over_exits(out[a:b], exit_rates[a:b])
 
 
+@numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})
+def _subtract(o: Any, exit_rates: Any, x: Any, shadow: Any, dots: Any) -> None:
+    """Set o to x - o / exit rates, and write four inner products of this run; summed in vector lanes."""
+    with_shadow, with_x, square, both = 0.0, 0.0, 0.0, 0.0
+    for r in range(o.size):
+        value = x[r] - o[r] / exit_rates[r]
+        o[r] = value
+        with_shadow += shadow[r] * value
+        with_x += x[r] * value
+        square += value * value
+        both += shadow[r] * x[r]
+    dots[0], dots[1], dots[2], dots[3] = with_shadow, with_x, square, both
+
+
+@compiled
+def _difference_run(
+    cut: Runs, run: Any, w: Any, unit: float, exit_rates: Any, other: Any, x: Any, shadow: Any, out: Any, dots: Any
+) -> None:
+    a = _gather(cut, run, 0, w, other, out, unit)
+    b = a + cut.length[0]
+    _subtract(out[a:b], exit_rates[a:b], x[a:b], shadow[a:b], dots[run])
+
+
+@compiled_parallel
+def halved_difference(
+    cut: Runs, w: Any, unit: float, exit_rates: Any, other: Any, x: Any, shadow: Any, out: Any, dots: Any
+) -> None:
+    """Set out_j = x_j - sum_i other_i rate(i, j) / exit_j for the states j of color 0.
+
+    Row k of `dots` (runs, 4) gets the inner products of run k: shadow with out, x with out, out with out, shadow with x.  Fusing
+    them here saves reading the vectors again.
+    """
+    for run in numba.prange(out.size // cut.length[0]):
+        _difference_run(cut, np.int64(run), w, unit, exit_rates, other, x, shadow, out, dots)
+
+
 @compiled_parallel
 def flat_product(cut: Runs, w: Any, unit: float, exit_rates: Any, x: Any, out: Any) -> None:
     """Set out = x Q in the flat layout."""

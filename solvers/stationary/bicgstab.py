@@ -1,0 +1,149 @@
+"""BiCGSTAB on one color of the chain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numba
+import numpy as np
+
+from ctmc.model.generator import Generator
+from ctmc.model.memory import require_memory
+from ctmc.model.products import compiled_parallel
+from ctmc.problem import Stationary
+from ctmc.solution import Outcome
+from ctmc.trace import Trace
+from solvers._kernels import cleared
+from solvers._options import check_count
+from solvers._reduction import Reduction, reduction, summing
+from solvers._start import first_guess
+
+_CHUNK = 1 << 12
+_LOOK = 5
+"""Steps between two looks at the defect."""
+_BREAKDOWN = 1e-16
+"""Least cosine between an image and the shadow residual: below, the recursion begins again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bicgstab:
+    """Solve p = step(p) by BiCGSTAB, step being the jump chain, on one color where the chain has two.
+
+    A chain in which every transition changes the color (each event adds or removes a job) has a jump chain of period two: the
+    equations reduce to half the states, and the spectrum of the map to its square, at the same cost per step.  The singular
+    equation is solved as it is: residuals and images keep sum_j p_j q_j = 0.  The first iterate is the model's guess, where it
+    has one.  Inner products are summed where the product is made, and a step passes over the vectors 15 times.
+
+    Stops when ||pi Q||_1 / sum_i pi_i q_i <= tolerance, looked at every few steps with the updated residual and in the end with
+    the true one; where they differ, or the recursion breaks down, it begins again from where it stands.  Two products per step,
+    7 vectors of length n / 2 (or n).  The right choice for most large chains; a nearly decomposable one makes it stagnate.
+    Source: H. A. van der Vorst, *Bi-CGSTAB: a fast and smoothly converging variant of Bi-CG for the solution of nonsymmetric
+    linear systems*, SIAM J. Sci. Stat. Comput. 13 (1992), doi:10.1137/0913035.
+
+    Parameters
+    ----------
+    max_iterations : int
+        Largest number of steps.
+
+    Examples
+    --------
+    >>> from ctmc.solve import solve
+    >>> chain = Generator.from_matrix([[-1, 1], [2, -2]])
+    >>> solve(Stationary(chain), Bicgstab()).value.round(12).tolist()
+    [0.666666666667, 0.333333333333]
+    """
+
+    solves: ClassVar = (Stationary,)
+    needs: ClassVar = Generator
+    max_iterations: int = 20_000
+
+    def __post_init__(self) -> None:
+        check_count("max_iterations", self.max_iterations)
+
+    def run(self, problem: Stationary, trace: Trace) -> Outcome:
+        """Return the stationary distribution."""
+        chain = problem.model
+        require_memory("bicgstab", 44 * chain.size, states=chain.size)
+        half = reduction(chain)
+        x = half.restrict(trace.start(first_guess(chain)))
+        residual = np.empty(half.size)
+        steps, stopped = 0, False
+        while not stopped:
+            half.difference(x, x, residual)
+            if trace.finished(half.defect(residual, x), iterate=x, limit=self.max_iterations, iterations=steps):
+                break
+            steps, stopped = self._correct(half, trace, x, residual, problem.tolerance)
+        return Outcome(cleared(chain, half.expand(x)), trace.status, trace.history)
+
+    def _correct(
+        self, half: Reduction, trace: Trace, x: np.ndarray, residual: np.ndarray, tolerance: float
+    ) -> tuple[int, bool]:
+        """Correct x until the updated residual is small, or the recursion breaks down.
+
+        `residual` comes in as x - step(x), and is used up.  Returns the steps not yet recorded, and whether the trace said stop.
+        """
+        n = half.size
+        r = np.negative(residual, out=residual)
+        shadow, p, v, t = r.copy(), r.copy(), np.empty(n), np.empty(n)
+        sums = np.empty((n + _CHUNK - 1) // _CHUNK)
+        rho = square = float(r @ r)
+        per_norm = half.defect(r, x) / square**0.5
+        steps = 0
+        while trace.iteration + steps < self.max_iterations:
+            with_shadow, _, v_square, _ = half.difference(p, shadow, v)
+            if not abs(with_shadow) > _BREAKDOWN * (v_square * square) ** 0.5:
+                return max(steps, 1), False
+            alpha = rho / with_shadow
+            step_back(r, alpha, v)
+            with_shadow, with_r, t_square, shadow_with_r = half.difference(r, shadow, t)
+            omega = with_r / t_square if t_square > 0 else 0.0
+            next_rho = shadow_with_r - omega * with_shadow
+            beta = next_rho / rho * (alpha / omega) if omega else 0.0
+            advance(x, p, r, t, v, alpha, omega, beta, sums)
+            rho, square = next_rho, float(sums.sum())
+            steps += 1
+            if not (omega and rho and np.isfinite(square)):
+                return steps, False
+            if per_norm * square**0.5 <= tolerance or steps == _LOOK:
+                defect = half.defect(r, x)
+                if defect <= tolerance:
+                    return steps, False
+                per_norm = defect / square**0.5
+                if trace.finished(defect, iterate=x, limit=self.max_iterations, iterations=steps):
+                    return 0, True
+                steps = 0
+        return steps, False
+
+
+@compiled_parallel
+def step_back(r: Any, alpha: float, v: Any) -> None:
+    """Set r to r - alpha v.  Moves 24 bytes an element."""
+    for j in numba.prange(r.size):
+        r[j] -= alpha * v[j]
+
+
+@compiled_parallel
+def advance(x: Any, p: Any, r: Any, t: Any, v: Any, alpha: float, omega: float, beta: float, sums: Any) -> None:
+    """Set x to x + alpha p + omega r, r to r - omega t, then p to r + beta (p - omega v); write the square of r of each chunk.
+
+    Moves 64 bytes an element.
+    """
+    for chunk in numba.prange(sums.size):
+        a = np.int64(chunk) * _CHUNK
+        b = min(a + _CHUNK, x.size)
+        sums[chunk] = advance_chunk(x[a:b], p[a:b], r[a:b], t[a:b], v[a:b], alpha, omega, beta)
+
+
+@summing
+def advance_chunk(x: Any, p: Any, r: Any, t: Any, v: Any, alpha: float, omega: float, beta: float) -> float:
+    """Do the work of `advance` on one chunk, and return the square of r."""
+    square = 0.0
+    for j in range(x.size):
+        direction, before = p[j], r[j]
+        x[j] += alpha * direction + omega * before
+        after = before - omega * t[j]
+        r[j] = after
+        p[j] = after + beta * (direction - omega * v[j])
+        square += after * after
+    return square
