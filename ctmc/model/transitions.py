@@ -20,7 +20,7 @@ from numba.extending import overload
 
 from ctmc.errors import ModelError
 
-_SLAB = 1 << 16
+_SLAB = 1 << 18
 """States per slab of a lattice."""
 _BLOCK = 1 << 10
 NO_CODES = np.empty(0)
