@@ -13,14 +13,8 @@ from typing import Any
 import numpy as np
 
 import ctmc
-from builders.supermarket.lumping import (
-    ServerClasses,
-    class_means,
-    coded_transitions,
-    largest_entries,
-    lumped_space,
-    server_classes,
-)
+from builders.supermarket.lumped_transitions import coded_transitions, largest_entries
+from builders.supermarket.lumping import ServerClasses, class_means, lumped_space, server_classes
 from builders.supermarket.rank import SAMPLINGS, shared_probabilities, stability_notes
 from builders.supermarket.selection import Selection, preference_keys, selection_table, tie_rules
 from builders.supermarket.transitions import transitions

@@ -299,7 +299,7 @@ class Lattice(StateSpace):
 
     def find(self, states: np.ndarray) -> np.ndarray:
         """Return positions by stride (a box) or from the counting tables."""
-        inside = ((states >= 0) & (states <= np.array(self.limits))).all(axis=1)
+        inside = np.asarray(((states >= 0) & (states <= np.array(self.limits))).all(axis=1))
         if self.classes:
             return self._find_ordered(states, inside)
         if self.total is None:
