@@ -98,15 +98,14 @@ def _find_runs(state: Any, firsts: Any, keys: Any, begins: Any, members: Any, ru
 
     ``begins`` also holds the end of the last run.
     """
-    runs = _NONE
-    for i in range(np.uint64(state.size)):
-        if i == firsts[i] or state[i] != state[i - _ONE]:
-            begins[runs] = i
-            members[runs] = 1
-            run_keys[runs] = keys[i, state[i]]
+    runs, begin, length = _NONE, _NONE, state[0]
+    for i in range(_ONE, np.uint64(state.size)):
+        if i == firsts[i] or state[i] != length:
+            begins[runs], members[runs], run_keys[runs] = begin, i - begin, keys[begin, length]
             runs += _ONE
-        else:
-            members[runs - _ONE] += 1
+            begin, length = i, state[i]
+    begins[runs], members[runs], run_keys[runs] = begin, np.uint64(state.size) - begin, keys[begin, length]
+    runs += _ONE
     begins[runs] = np.uint64(state.size)
     return runs
 
