@@ -105,6 +105,15 @@ def test_a_state_without_a_rate_counts():
         assert sorted(found.rates) == [0, 2]
 
 
+def test_the_first_of_several_differences_is_named():
+    """Parts 2 and 1 both reach part 0 unequally, and the worse one, which is met first, is not the first part."""
+    rates = np.zeros((5, 5))
+    rates[:4, 4] = [1, 3, 1, 2]
+    found = lumpability(ctmc.Generator.from_matrix(rates), [2, 2, 1, 1, 0])
+    assert (found.part, found.states, found.rates) == (0, (2, 3), (1, 2))
+    assert found.deviation == pytest.approx(2 / 3)
+
+
 def test_rounding_is_allowed_up_to_the_tolerance():
     chain = ctmc.Generator.from_matrix([[0, 0.1, 0.2, 0], [0.3, 0, 0, 0], [0.3, 0, 0, 0], [0, 0.3, 0, 0]])
     part = [0, 1, 1, 0]
@@ -113,6 +122,12 @@ def test_rounding_is_allowed_up_to_the_tolerance():
     strict = lumpability(chain, part, tolerance=0)
     assert not strict.lumpable
     assert 0 < strict.deviation < 1e-15
+    assert coarsest_partition(chain, part).tolist() == part
+    assert coarsest_partition(chain, part, tolerance=0).tolist() == [0, 1, 1, 2]
+    # beside a state that does differ
+    chain = ctmc.Generator.from_transitions([1, 1, 2, 3], [0, 4, 0, 0], [0.1, 0.2, 0.3, 0.5], Lattice((4,)))
+    assert coarsest_partition(chain, [0, 1, 1, 1, 0]).tolist() == [0, 1, 1, 2, 0]
+    assert coarsest_partition(chain, [0, 1, 1, 1, 0], tolerance=0).tolist() == [0, 1, 2, 3, 0]
 
 
 def test_small_rates_are_compared_with_themselves():
@@ -391,9 +406,8 @@ def test_single_choice_makes_independent_queues(servers):
 
 
 def test_stability_notes_name_servers_as_they_were_given():
-    design = {"service_rates": [1, 6, 1], "arrival_rate": 5, "choices": 2, "capacity": 3, "selection": "weighted",
-              "weights": [0, 1, 0]}  # fmt: skip
-    design |= {"service_rates": [4, 3, 4], "preferences": [0.25, 0.5, 0.25], "arrival_rate": 5.5}
+    design = {"service_rates": [4, 3, 4], "preferences": [0.25, 0.5, 0.25], "arrival_rate": 5.5, "choices": 2, "capacity": 3,
+              "selection": "weighted", "weights": [0, 1, 0]}  # fmt: skip
     assert supermarket(**design).notes == supermarket(**design, lump=True).notes
     heavy = {**design, "weights": [0, 0, 1]}
     (note,) = supermarket(**heavy, lump=True).notes
