@@ -438,6 +438,28 @@ def halves(x, mu, g):
     return x // 2
 
 
+def test_a_model_that_is_selected_by_a_function_is_lifted_to_the_one_given():
+    design = {"service_rates": [1, 1], "arrival_rate": 1.5, "choices": 2, "capacity": 4, "selection": halves}
+    answer = ctmc.solve(ctmc.Stationary(supermarket(**design, lump=True)), "gth")
+    with pytest.raises(ctmc.ModelError, match="selection names the function"):
+        lift(answer)
+    whole = ctmc.solve(ctmc.Stationary(supermarket(**design)), "gth")
+    np.testing.assert_allclose(lift(answer, whole.problem.model).value, whole.value, rtol=1e-12)
+    with ctmc.allowed_code():
+        np.testing.assert_allclose(lift(answer).value, whole.value, rtol=1e-12)
+
+
+@pytest.mark.parametrize("lump", [1, "yes", None])
+def test_lump_is_true_or_false(lump):
+    with pytest.raises(ctmc.ModelError, match=r"lump is .*; allowed are true and false"):
+        supermarket([1, 1], 1, 2, 3, lump=lump)
+
+
+def test_one_server_has_nothing_to_lump():
+    solution = ctmc.solve(ctmc.Stationary(supermarket(2.0, 1.0, 1, 5, lump=True)), "gth")
+    np.testing.assert_allclose(lift(solution).value, 0.5 ** np.arange(6) / (0.5 ** np.arange(6)).sum(), rtol=1e-14)
+
+
 def test_many_different_rates_take_wider_codes():
     """More than 256 rates, as lengths 0 and 1, 2 and 3 tie; server by server, the chain is the same."""
     servers = 16

@@ -107,6 +107,8 @@ def _design(
         )
     table = shared_probabilities(servers, int(choices), sampling)
     shares = np.array([[total_rate * float(share) for share in row] for row in table])
+    if not isinstance(lump, bool | np.bool_):
+        raise ModelError(f"lump is {lump!r}; allowed are true and false.")
     if lump:
         classes = server_classes(rates, shown, limits)
         if not classes.trivial:

@@ -142,7 +142,8 @@ def lift(solution: ctmc.Solution, full: Generator | None = None) -> ctmc.Solutio
     solution : Solution
         Stationary or transient, of a model made with ``lump=True``.
     full : Generator, optional
-        The full model, where it is at hand; else it is built.
+        The full model, where it is at hand; else it is built, which for a selection function needs `ctmc.allowed_code`, as
+        the recipe knows its name only.
 
     Returns
     -------
@@ -178,7 +179,7 @@ def lift(solution: ctmc.Solution, full: Generator | None = None) -> ctmc.Solutio
         full = ctmc.build("supermarket", **parameters)
     elif full.recipe is None or full.recipe.hash != replace(recipe, parameters=parameters).hash:
         raise ModelError("full is another model; allowed is the one that the same parameters make without lump=True.")
-    rates = np.asarray(parameters["service_rates"], dtype=np.float64)
+    rates = np.atleast_1d(np.asarray(parameters["service_rates"], dtype=np.float64))
     shown = parameters.get("preferences")
     preferences = np.full(len(rates), 1 / len(rates)) if shown is None else np.asarray(shown, dtype=np.float64)
     classes = server_classes(rates, preferences, full.space.limits)
