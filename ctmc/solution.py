@@ -172,6 +172,7 @@ class Solution(Summarised):
         model = self.problem.model
         known = {name for name in parsed.names if name not in model.labels}
         rewards = dict(zip(sorted(known), self._rewards(sorted(known)), strict=True))
+        _refuse_averages(rewards)
         total: Any = 0.0
         for positions, states, weights in model.weighted_slabs(self.value):
             values = {name: reward.evaluate(states, positions) for name, reward in rewards.items()}
@@ -196,6 +197,7 @@ class Solution(Summarised):
             Entry k is the probability of the value k.  For a QBD, up to where the mass beyond is below 1e-20.
         """
         (chosen,) = self._rewards([reward])
+        _refuse_averages({reward: chosen})
         lead = self.value.shape[:-1] if isinstance(self.value, np.ndarray) else ()
         result = np.zeros((*lead, 1))
         for positions, states, weights in self.problem.model.weighted_slabs(self.value):
@@ -272,6 +274,15 @@ class Solution(Summarised):
         if self.converged and not isinstance(self.problem, Transient):
             rows += [(name, format_measure(value)) for name, value in self.measures().items()]
         return f"Solution of {type(self.problem).__name__}", rows
+
+
+def _refuse_averages(rewards: Mapping[str, Reward]) -> None:
+    for name, reward in rewards.items():
+        if reward.averaged:
+            raise ModelError(
+                f"reward {name!r} of a lumped model is a mean over states that one state stands for; allowed in conditions and "
+                "marginals are the variables of its states, or any reward of the lifted answer."
+            )
 
 
 def flat_measures(measures: Mapping[str, Any]) -> dict[str, float]:

@@ -51,6 +51,26 @@ def _supermarket():
         yield Row(f"supermarket {rule}", "supermarket", parameters, source, {"throughput": throughput})
 
 
+def _lumped_supermarket():
+    """One choice makes independent M/M/1/K queues: an orbit has its multinomial coefficient times their product."""
+    servers, capacity, load = 4, 4, 0.75
+    parameters = {"service_rates": [2.0] * servers, "arrival_rate": 2 * load * servers, "choices": 1, "capacity": capacity,
+                  "lump": True}  # fmt: skip
+    queue = load ** np.arange(capacity + 1) / (load ** np.arange(capacity + 1)).sum()
+    space = ctmc.build("supermarket", **parameters).space
+    answer = [
+        math.factorial(servers)
+        / math.prod(math.factorial(state.count(k)) for k in set(state))
+        * math.prod(queue[state])
+        for state in space.states(np.arange(space.size)).tolist()
+    ]
+    yield Row("supermarket lumped", "supermarket", parameters, "product form", {"jobs": servers * queue @ range(5)},
+              np.array(answer))  # fmt: skip
+    parameters = {"service_rates": [2, 1, 2, 1], "arrival_rate": 5.5, "choices": 2, "capacity": [3, 5, 3, 5],
+                  "total_capacity": 12, "overflow": "rerouted", "lump": True}  # fmt: skip
+    yield Row("supermarket lumped two classes", "supermarket", parameters, "elimination")
+
+
 KNOWN_OF_FORK_JOIN = ("waiting_time", "service_span", "response_time", "empty_probability", "utilization")
 
 
@@ -112,5 +132,5 @@ def _reachable():
               answer=weights / weights.sum())  # fmt: skip
 
 
-ROWS = [*_supermarket(), *_fork_join(), *_birth_death(), *_tandem(), *_reachable()]
+ROWS = [*_supermarket(), *_lumped_supermarket(), *_fork_join(), *_birth_death(), *_tandem(), *_reachable()]
 CASES = [case for row in ROWS for case in row.cases()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from math import comb
 
 import numpy as np
 import pytest
@@ -91,6 +92,64 @@ def test_counting_table():
     assert (space.counts[:, 0] == 0).all()
 
 
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), min_size=1, max_size=3),
+    st.one_of(st.none(), st.integers(0, 10)),
+)
+def test_ordered_classes_against_brute_force(parts, total):
+    classes = tuple(length for length, _ in parts)
+    limits = tuple(limit for length, limit in parts for _ in range(length))
+    space = Lattice(limits, total=total, classes=classes)
+    number = np.repeat(np.arange(len(classes)), classes)
+    falls = [i for i in range(1, len(limits)) if number[i] == number[i - 1]]
+    expected = [
+        state
+        for state in itertools.product(*(range(limit + 1) for limit in limits))
+        if (total is None or sum(state) <= total) and all(state[i] <= state[i - 1] for i in falls)
+    ]
+    assert space.size == len(expected)
+    np.testing.assert_array_equal(space.states(np.arange(space.size)), expected)
+    np.testing.assert_array_equal(space.index(expected), np.arange(space.size))
+    around = np.array(
+        list(itertools.product(*(range(-1, limit + 2) for limit in limits[:6]), *([0],) * (len(limits) - 6)))
+    )
+    place = {state: k for k, state in enumerate(expected)}
+    assert space.find(around).tolist() == [place.get(state, -1) for state in map(tuple, around.tolist())]
+
+
+def test_ordered_classes_are_counted_exactly():
+    assert Lattice((10,) * 20, classes=(20,)).size == comb(30, 10) == 30_045_015
+    assert Lattice((4,) * 3 + (6,) * 2, classes=(3, 2)).size == comb(7, 3) * comb(8, 2)
+    assert Lattice((5,) * 3 + (2, 7), classes=(3, 1, 1)).size == comb(8, 3) * 3 * 8
+    # partitions of 0 .. 5: 1 + 1 + 2 + 3 + 5 + 7
+    assert Lattice((9,) * 9, total=5, classes=(9,)).size == 19
+
+
+@pytest.mark.parametrize("total", [None, 60])
+def test_large_ordered_classes_are_ranked_without_allocating(total):
+    space = Lattice((20,) * 30 + (3,) * 2, total=total, classes=(30, 2))
+    positions = np.random.default_rng(20262).integers(0, space.size, 200)
+    states = space.states(positions)
+    np.testing.assert_array_equal(space.index(states), positions)
+    order = np.lexsort(states.T[::-1])
+    assert (np.diff(positions[order]) >= 0).all()  # lexicographic
+    assert space.states(space.size - 1).tolist() == ([20] * 30 + [3] * 2 if total is None else [20] * 3 + [0] * 29)
+
+
+def test_classes_of_one_coordinate_are_none():
+    assert Lattice((2, 3), classes=(1, 1)) == Lattice((2, 3))
+    assert Lattice((2, 2), classes=(2,)) != Lattice((2, 2))
+    assert "non-increasing in coordinates 1..2, sum" in Lattice((3, 2, 2), total=5, classes=(1, 2)).describe()
+    assert "non-increasing" not in Lattice((3, 2, 2), total=5).describe()
+
+
+@pytest.mark.parametrize("table", ["counts", "below", "strides"])
+def test_tables_of_plain_lattices_are_refused_with_ordered_classes(table):
+    with pytest.raises(ModelError, match="ordered classes has no"):
+        getattr(Lattice((2, 2), classes=(2,)), table)
+
+
 def test_strides():
     space = Lattice((2, 3, 1))
     assert space.strides.tolist() == [8, 2, 1]
@@ -137,6 +196,10 @@ def test_listed_is_a_frozen_copy():
         (lambda: Lattice((2**40, 2**40)), ["1.21e+24", "64-bit"]),
         (lambda: Lattice((10**12, 10**12), total=10**12), ["total is 1,000,000,000,000"]),
         (lambda: Lattice((2, 2), variables=(Variable("a"),)), ["1 coordinates", "2 limits"]),
+        (lambda: Lattice((2, 2), classes=(3,)), ["classes is (3,)", "sum to the 2 coordinates"]),
+        (lambda: Lattice((2, 2), classes=(2, 0)), ["classes is (2, 0)", ">= 1"]),
+        (lambda: Lattice((2, 1), classes=(2,)), ["limits (2, 1)", "the same limit"]),
+        (lambda: Lattice((99,) * 99, total=5000, classes=(99,)), ["50,004,999 numbers", "allowed are 10,000,000"]),
         (lambda: Listed(np.empty((0, 2), dtype=int)), ["non-empty"]),
         (lambda: Listed(np.array([[0.5]])), ["whole numbers"]),
         (lambda: Listed([[1], [1, 2]]), ["whole numbers"]),
@@ -153,7 +216,10 @@ def test_bad_spaces(make, words):
     assert all(word in str(caught.value) for word in words), caught.value
 
 
-@pytest.mark.parametrize("space", [Lattice((2, 2), total=3), Listed(np.array([[0, 0], [2, 1], [1, 2]]))])
+@pytest.mark.parametrize(
+    "space",
+    [Lattice((2, 2), total=3), Lattice((2, 2), classes=(2,), total=3), Listed(np.array([[0, 0], [2, 1], [1, 2]]))],
+)
 @pytest.mark.parametrize(
     ("state", "words"),
     [

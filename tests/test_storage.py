@@ -15,7 +15,7 @@ from builders.fork_join import fork_join
 from builders.reachable import reachable
 from builders.supermarket import supermarket
 from ctmc import storage
-from ctmc.model.state_space import Listed
+from ctmc.model.state_space import Lattice, Listed
 from ctmc.storage import coding
 from ctmc.storage.container import read_container, write_container
 from ctmc.storage.models import describe
@@ -48,6 +48,12 @@ def models():
                  "square": ctmc.Reward(lambda states: states[:, 0].astype(float) ** 2)},
         notes=("a note",),
     )  # fmt: skip
+    yield (
+        "ordered classes",
+        ctmc.Generator.from_transitions(
+            np.arange(36), np.roll(np.arange(36), 1), np.ones(36), Lattice((3,) * 3 + (4,), total=5, classes=(3, 1))
+        ),
+    )
     yield "one state", ctmc.Generator.from_matrix([[0.0]])
 
 
@@ -176,6 +182,8 @@ FORGED = [
     (said(space={"kind": "lattice", "limits": [-1], "total": None, "variables": [["state", None]]}), "limits"),
     (said(space={"kind": "lattice", "limits": [2], "total": None, "variables": [["state", 0]]}), "length 0"),
     (said(space={"kind": "lattice", "limits": [2], "total": "x", "variables": [["state", None]]}), "'total'"),
+    (said(space={"kind": "lattice", "limits": [1, 1], "total": None, "variables": [["x", 2]], "classes": [3]}), "sum to the 2"),
+    (said(space={"kind": "lattice", "limits": [2], "total": None, "variables": [["x", 1]], "classes": 1}), "'classes'"),
     (said(space={"kind": "cube"}), "'variables'"),
     (said(space={"kind": "cube", "variables": [["state", None]]}), "cube"),
     (said(space=3), "'space'"),

@@ -15,6 +15,8 @@ import numpy as np
 
 import ctmc
 from builders.supermarket.lattice import lattice_transitions
+from builders.supermarket.lumped_transitions import coded_transitions, largest_entries
+from builders.supermarket.lumping import ServerClasses, class_means, lumped_space, server_classes
 from builders.supermarket.rank import SAMPLINGS, shared_probabilities, stability_notes
 from builders.supermarket.selection import Selection, preference_keys, selection_table, tie_rules
 from builders.supermarket.transitions import transitions
@@ -26,7 +28,7 @@ from ctmc.model.parameters import numbers, positive_rate, positive_rates, whole_
 from ctmc.model.recipe import code_is_allowed
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
-from ctmc.model.transitions import FloatTransitions
+from ctmc.model.transitions import CodedTransitions, FloatTransitions
 
 OVERFLOWS = ("lost", "rerouted")
 _LEAST_GUESS = 1e-6
@@ -34,7 +36,7 @@ _LEAST_GUESS = 1e-6
 
 @dataclass(frozen=True)
 class _Design:
-    """The parameters, checked and completed."""
+    """The parameters, checked and completed; servers in the order of the coordinates."""
 
     rates: np.ndarray
     preferences: np.ndarray
@@ -44,6 +46,8 @@ class _Design:
     probabilities: list[list[Fraction]]
     shares: np.ndarray
     space: Lattice
+    classes: ServerClasses | None
+    """Where exchangeable servers are lumped."""
 
     def arrivals(self, keys: np.ndarray, states: np.ndarray) -> np.ndarray:
         """Return the rate at which jobs choose each server in each state, whether full or not; shape (m, M)."""
@@ -70,6 +74,7 @@ def _design(
     sampling: str,
     overflow: str,
     total_capacity: int | None,
+    lump: bool,
 ) -> _Design:
     rates = positive_rates("service_rates", service_rates)
     servers = len(rates)
@@ -107,8 +112,16 @@ def _design(
         )
     table = shared_probabilities(servers, int(choices), sampling)
     shares = np.array([[total_rate * float(share) for share in row] for row in table])
+    if not isinstance(lump, bool | np.bool_):
+        raise ModelError(f"lump is {lump!r}; allowed are true and false.")
+    if lump:
+        classes = server_classes(rates, shown, limits)
+        if not classes.trivial:
+            order = list(classes.order)
+            space = lumped_space(limits, total_capacity, classes)
+            return _Design(rates[order], shown[order], parts, space.limits, total_rate, table, shares, space, classes)
     space = Lattice(limits, total_capacity, (Variable("queue_length", servers),))
-    return _Design(rates, shown, parts, limits, total_rate, table, shares, space)
+    return _Design(rates, shown, parts, limits, total_rate, table, shares, space, None)
 
 
 def _keys(design: _Design, selection: Selection, ties: str | Sequence[str], overflow: str) -> np.ndarray:
@@ -143,9 +156,10 @@ def _dress(
     overflow: str,
     total_capacity: int | None,
     measured_by: Selection | None,
+    lump: bool,
 ) -> Generator:
     design = _design(
-        service_rates, arrival_rate, choices, capacity, preferences, weights, sampling, overflow, total_capacity
+        service_rates, arrival_rate, choices, capacity, preferences, weights, sampling, overflow, total_capacity, lump
     )
     rewards = {
         "jobs": Reward(lambda states: states.sum(axis=1), "jobs in the system"),
@@ -170,7 +184,12 @@ def _dress(
         if selection == "weighted" and design.weights[0] == 0 and "shortest" not in tie_rules(ties):
             empty = np.zeros((1, len(design.rates)), dtype=np.int64)  # any state: the rule does not look at it
             fixed = design.arrivals(keys, empty)[0]
-    notes = stability_notes(design.arrival_rate, design.rates, choices, sampling, fixed)
+    rates = design.rates
+    if design.classes is not None:
+        rewards |= class_means(design.classes)
+        rates = design.classes.given_order(rates)
+        fixed = None if fixed is None else design.classes.given_order(fixed)
+    notes = stability_notes(design.arrival_rate, rates, choices, sampling, fixed)
 
     def measures(solution: ctmc.Solution) -> dict[str, Any]:
         found = solution.expectations(["busy", "queue_length", "jobs", "loss_rate", "imbalance", "boundary"])
@@ -228,6 +247,7 @@ def supermarket(
     overflow: str = "lost",
     total_capacity: int | None = None,
     measured_by: Selection | None = None,
+    lump: bool = False,
 ) -> Generator:
     """Supermarket model: an arriving job samples some servers and joins the one with the least selection value.
 
@@ -259,6 +279,9 @@ def supermarket(
         Largest number of jobs in the system; when it is reached, every server is full.
     measured_by : str or callable, optional
         Selection rule by which `imbalance` and `balance` judge the states; default the model's own.
+    lump : bool
+        Whether servers with the same service rate, preference and capacity are exchangeable, and one state stands for all
+        that differ by an exchange.  All measures stay what they are.
 
     Returns
     -------
@@ -266,6 +289,12 @@ def supermarket(
         States ``queue_length`` (x_0, .., x_{M-1}) in lexicographic order, the last server fastest, over the states that
         satisfy all limits.  Rewards: jobs, idle, busy, imbalance, balance, loss_rate, boundary.  Measures: throughput,
         utilization, queue_length, jobs, response_time, blocking_probability, imbalance, boundary.
+
+        With `lump`, the states are ``sorted_queue_length``: exchangeable servers stand side by side, classes in the order
+        of their first server, and queue lengths are non-increasing inside a class.  The rewards and measures of single
+        servers (queue_length, idle, busy, utilization) are class means, in the order in which the servers were given;
+        conditions and marginals take ``sorted_queue_length``, or the answer that `builders.supermarket.lumping.lift` makes.
+        Where no two servers are exchangeable the model is the same with and without.
 
     Raises
     ------
@@ -279,16 +308,31 @@ def supermarket(
     >>> solution.expected("queue_length").round(10).tolist()
     [0.5817947978, 0.7935083628, 0.8683978543]
 
+    Twenty equal servers with up to two jobs each have 3^20 states, but only 231 orbits:
+
+    >>> model = supermarket([1] * 20, arrival_rate=16, choices=2, capacity=2, lump=True)
+    >>> model.size, round(ctmc.solve(ctmc.Stationary(model), "gth").measures()["blocking_probability"], 9)
+    (231, 0.109546729)
+
     On the command line: ``ctmc build supermarket --service-rates 3,2,1 --arrival-rate 3 --choices 2 --capacity 9
     --preferences .2,.3,.5 -o model.h5``
     """
     design = _design(
-        service_rates, arrival_rate, choices, capacity, preferences, weights, sampling, overflow, total_capacity
+        service_rates, arrival_rate, choices, capacity, preferences, weights, sampling, overflow, total_capacity, lump
     )
     keys = _keys(design, selection, ties, overflow)
     if measured_by is not None:
         selection_table(measured_by, design.limits, design.rates, design.preferences, design.weights)
     space, size, begin = design.space, design.space.size, [0] * len(design.rates)
+    if design.classes is not None:
+        entries = largest_entries(space)
+        require_memory("the lumped supermarket model", 6 * entries + 40 * size, states=size, entries=entries)
+        indptr, sources, codes, values = coded_transitions(space, keys, design.shares, design.rates)
+        if codes.dtype.itemsize > 2:
+            return Generator(
+                space, FloatTransitions(indptr, sources, values[codes]), initial=distribution(space, begin)
+            )
+        return Generator(space, CodedTransitions(indptr, sources, codes, values), initial=distribution(space, begin))
     # in a box a share 1 / (K + 1) of the states lies on each face; a total cap only takes more away
     entries = int(2 * size * sum(limit / (limit + 1) for limit in design.limits))
     if space.total is None:

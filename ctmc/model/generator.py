@@ -104,8 +104,10 @@ class Generator(Summarised):
             )
         n = self.space.size
         if isinstance(self.transitions, LatticeTransitions):
-            if not isinstance(self.space, Lattice) or self.space.total is not None:
-                raise ModelError("lattice transitions need a state space that is a box without a cap on the total.")
+            if not isinstance(self.space, Lattice) or self.space.total is not None or self.space.classes:
+                raise ModelError(
+                    "lattice transitions need a state space that is a box without a cap on the total and without ordered classes."
+                )
             self.transitions.check(self.space.limits, n)
         else:
             self._check_rows(self.transitions)
@@ -150,9 +152,10 @@ class Generator(Summarised):
                 raise ModelError("codes (uint8 or uint16) and values (float64) must be vectors.")
             if entries and int(rates.max()) >= len(values):
                 raise ModelError(f"a code is {int(rates.max())}; allowed is 0 to {len(values) - 1}.")
-            if not ((values > 0) & np.isfinite(values)).all():
-                bad_value = float(values[np.argmin((values > 0) & np.isfinite(values))])
-                raise ModelError(f"a rate is {bad_value!r}; allowed are positive, finite rates.")
+            bad = ~((values > 0) & np.isfinite(values))
+            if bad.any() and bad[rates].any():  # a value that no entry has does no harm
+                value = float(values[rates[np.argmax(bad[rates])]])
+                raise ModelError(f"a rate is {value!r}; allowed are positive, finite rates.")
         if indptr[0] != 0 or indptr[-1] != entries:
             raise ModelError(f"indptr runs from {indptr[0]} to {indptr[-1]}; allowed is 0 to {entries}.")
         if isinstance(rows, FloatTransitions):

@@ -22,10 +22,14 @@ class Reward:
         values themselves, shape (size,) or (size, length).
     description : str
         What it measures, with its unit.
+    averaged : bool
+        Whether a value is the mean over several states that one state stands for.  Expectations are then right; conditions
+        and marginals would not be, and are refused.
     """
 
     rate: Callable[[np.ndarray], np.ndarray] | np.ndarray
     description: str = ""
+    averaged: bool = False
 
     def evaluate(self, states: np.ndarray, positions: slice) -> np.ndarray:
         """Return the values at `states`, which stand at `positions`; shape (m,) or (m, length), float64."""
@@ -67,6 +71,6 @@ def check_rewards(rewards: Mapping[str, Reward], size: int) -> dict[str, Reward]
                     f"reward {name!r} has shape {values.shape}; allowed is ({size},) or ({size}, length), all finite."
                 )
             values.flags.writeable = False
-            reward = Reward(values, reward.description)
+            reward = Reward(values, reward.description, reward.averaged)
         checked[name] = reward
     return checked

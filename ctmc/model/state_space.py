@@ -1,8 +1,8 @@
 """State spaces: which states there are, and in which order.
 
-Two kinds with one interface.  A `Lattice` is a box of integer vectors, optionally cut at a total, ordered
-lexicographically with the last coordinate fastest; positions are computed from counting tables, so nothing is stored per
-state.  A `Listed` space is a table of states in a given order, searched by bisection.
+Two kinds with one interface.  A `Lattice` is a box of integer vectors, optionally cut at a total, optionally with ordered
+classes of coordinates, in lexicographic order with the last coordinate fastest; positions are computed from counting
+tables, so nothing is stored per state.  A `Listed` space is a table of states in a given order, searched by bisection.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ctmc.errors import ModelError, printable
 SLAB = 1 << 16
 """States per slab wherever something is evaluated state by state."""
 _LARGEST_TOTAL = 10_000_000
+"""Numbers in a row of a counting table; with ordered classes, in the whole table."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,9 @@ class StateSpace(ABC):
 class Lattice(StateSpace):
     """All integer vectors with 0 <= x_i <= limits[i] and, if `total` is given, x_1 + .. + x_M <= total.
 
+    Coordinates in one ordered class are non-increasing, so that of all vectors that differ by an exchange inside a class
+    there is one: a class of m coordinates with limit K alone has C(m + K, K) states.
+
     Parameters
     ----------
     limits : tuple of int
@@ -142,17 +146,24 @@ class Lattice(StateSpace):
         Largest sum of the coordinates.
     variables : tuple of Variable, optional
         Names; by default one vector variable ``x``.
+    classes : tuple of int, optional
+        Lengths of the ordered classes, in the order of the coordinates; a length of 1 is a coordinate by itself.  Inside a
+        class all limits are the same.  By default every coordinate stands by itself, and the tuple is empty.
 
     Examples
     --------
     >>> space = Lattice((2, 2), total=3)
     >>> space.size, space.index((2, 1)), space.states(7).tolist()
     (8, 7, [2, 1])
+    >>> space = Lattice((10,) * 20, classes=(20,))
+    >>> space.size, space.states(5).tolist()[:7]
+    (30045015, [1, 1, 1, 1, 1, 0, 0])
     """
 
     limits: tuple[int, ...]
     total: int | None = None
     variables: tuple[Variable, ...] = ()
+    classes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "limits", tuple(int(limit) for limit in self.limits))
@@ -162,6 +173,7 @@ class Lattice(StateSpace):
             raise ModelError(f"limits {self.limits} with total {self.total} do not span a lattice; all must be >= 0.")
         if self.total is not None and self.total >= sum(self.limits):
             object.__setattr__(self, "total", None)
+        self._check_classes()
         if self.total is not None and self.total > _LARGEST_TOTAL:
             raise ModelError(
                 f"total is {self.total:,}; allowed are up to {_LARGEST_TOTAL:,}, as counting takes a table."
@@ -173,9 +185,80 @@ class Lattice(StateSpace):
         if self.size > np.iinfo(np.int64).max:
             raise ModelError(f"limits {self.limits} span {self.size:.3g} states, more than 64-bit indices can count.")
 
+    def _check_classes(self) -> None:
+        classes = tuple(int(length) for length in self.classes)
+        classes = () if classes == (1,) * len(self.limits) else classes
+        object.__setattr__(self, "classes", classes)
+        if not classes:
+            return
+        if min(classes) < 1 or sum(classes) != len(self.limits):
+            raise ModelError(
+                f"classes is {classes}; allowed are lengths >= 1 that sum to the {len(self.limits)} coordinates."
+            )
+        for first, length in zip(self.firsts, classes, strict=True):
+            inside = self.limits[first : first + length]
+            if len(set(inside)) > 1:
+                raise ModelError(
+                    f"limits {inside} stand in one ordered class; allowed is the same limit throughout it."
+                )
+        numbers = self.rooms * len(self.limits) * (max(self.limits) + 2)
+        if numbers > _LARGEST_TOTAL:
+            raise ModelError(
+                f"ordered classes with limits up to {max(self.limits):,} and total {self.total} take a counting table of "
+                f"{numbers:,} numbers; allowed are {_LARGEST_TOTAL:,}."
+            )
+
+    @property
+    def firsts(self) -> tuple[int, ...]:
+        """First coordinate of each ordered class."""
+        return tuple(sum(self.classes[:number]) for number in range(len(self.classes)))
+
+    @property
+    def rooms(self) -> int:
+        """Number of different values that the room left for the coordinates can have: 1 where there is no total."""
+        return 1 if self.total is None else self.total + 1
+
+    @cached_property
+    def _exact_ranks(self) -> list[np.ndarray]:
+        """`ranks` of each coordinate, shapes (rooms, limits[i] + 2), in Python's integers of any size."""
+        inner = {first + k for first, length in zip(self.firsts, self.classes, strict=True) for k in range(1, length)}
+        tables: list[np.ndarray] = []
+        for i in range(len(self.limits) - 1, -1, -1):
+            limit = self.limits[i]
+            table = np.zeros((self.rooms, limit + 2), dtype=object)
+            for value in range(limit + 1):
+                # ways to choose the coordinates after i when this one has the value, by room before it
+                taken = 0 if self.total is None else value
+                if not tables:
+                    table[taken:, value + 1] = 1
+                else:
+                    largest = value if i + 1 in inner else self.limits[i + 1]
+                    table[taken:, value + 1] = tables[-1][: max(self.rooms - taken, 0), largest + 1]
+            tables.append(np.cumsum(table, axis=1))
+        return tables[::-1]
+
+    @cached_property
+    def ranks(self) -> np.ndarray:
+        """Ranking table of a lattice with ordered classes, shape (dimension, rooms, largest limit + 2) int64.
+
+        With room r left for coordinates i, i + 1, .., the states whose coordinate i is less than x number
+        ``ranks[i, r, x]``, whatever the coordinates before it; the position of a state is the sum of these.  Where there
+        is no total, the room is 0 throughout; otherwise it is the total less the coordinates before i.  Entries beyond
+        what room and limit allow repeat the last one.
+        """
+        width = max(self.limits) + 2
+        padded = [np.pad(table, ((0, 0), (0, width - table.shape[1])), mode="edge") for table in self._exact_ranks]
+        return np.array(padded, dtype=np.int64)
+
+    def _require_no_classes(self, table: str) -> None:
+        if self.classes:
+            raise ModelError(f"a lattice with ordered classes has no {table}; positions come from its table of ranks.")
+
     @cached_property
     def size(self) -> int:
         """Number of states, exact for any size."""
+        if self.classes:
+            return int(self._exact_ranks[0][-1, -1])
         if self.total is None:
             size = 1
             for limit in self.limits:
@@ -191,6 +274,7 @@ class Lattice(StateSpace):
         """Counting table, shape (dimension + 1, T + 2) int64: ``counts[i, r + 1]`` is the number of ways to choose
         coordinates i, i + 1, .. with sum <= r, and column 0 (nothing left) is 0.  T is the total, or the sum of limits.
         """
+        self._require_no_classes("table of counts by sum")
         total = sum(self.limits) if self.total is None else self.total
         rows = [[1] * (total + 1)]
         for limit in reversed(self.limits):
@@ -209,12 +293,15 @@ class Lattice(StateSpace):
     @cached_property
     def strides(self) -> np.ndarray:
         """Distance between neighbours along each coordinate of a full box, shape (dimension,) int64."""
+        self._require_no_classes("strides")
         sizes = np.array([*self.limits[1:], 0], dtype=np.int64) + 1
         return np.cumprod(sizes[::-1])[::-1]
 
     def find(self, states: np.ndarray) -> np.ndarray:
         """Return positions by stride (a box) or from the counting tables."""
-        inside = ((states >= 0) & (states <= np.array(self.limits))).all(axis=1)
+        inside = np.asarray(((states >= 0) & (states <= np.array(self.limits))).all(axis=1))
+        if self.classes:
+            return self._find_ordered(states, inside)
         if self.total is None:
             return np.where(inside, states @ self.strides, -1)
         inside &= states.sum(axis=1) <= self.total
@@ -226,11 +313,47 @@ class Lattice(StateSpace):
             left -= rows[:, i]
         return np.where(inside, positions, -1)
 
+    def _find_ordered(self, states: np.ndarray, inside: np.ndarray) -> np.ndarray:
+        for first, length in zip(self.firsts, self.classes, strict=True):
+            part = states[:, first : first + length]
+            inside &= (part[:, 1:] <= part[:, :-1]).all(axis=1)
+        room = np.zeros(len(states), dtype=np.int64)
+        if self.total is not None:
+            inside &= states.sum(axis=1) <= self.total
+            room += self.total
+        positions = np.zeros(len(states), dtype=np.int64)
+        for i in range(self.dimension):
+            value = np.where(inside, states[:, i], 0)
+            positions += self.ranks[i, room, value]
+            if self.total is not None:
+                room -= value
+        return np.where(inside, positions, -1)
+
+    def _ordered_states(self, positions: np.ndarray) -> np.ndarray:
+        table = np.empty((len(positions), self.dimension), dtype=np.int64)
+        rank, room = positions.copy(), np.full(len(positions), self.rooms - 1)
+        for i in range(self.dimension):
+            if self.total is None:
+                value = np.searchsorted(self.ranks[i, 0], rank, side="right") - 1
+            else:  # bisection in the row that belongs to each state's room
+                value, beyond = np.zeros_like(rank), np.full_like(rank, self.limits[i] + 1)
+                for _ in range((self.limits[i] + 1).bit_length()):
+                    middle = (value + beyond) // 2
+                    reached = self.ranks[i, room, middle] <= rank
+                    value, beyond = np.where(reached, middle, value), np.where(reached, beyond, middle)
+            rank -= self.ranks[i, room, value]
+            if self.total is not None:
+                room -= value
+            table[:, i] = value
+        return table
+
     def states(self, indices: Any) -> np.ndarray:
         """Return the states at these positions."""
         positions = np.atleast_1d(np.asarray(indices, dtype=np.int64))
         _check_positions(positions, self.size)
-        if self.total is None:
+        if self.classes:
+            table = self._ordered_states(positions)
+        elif self.total is None:
             table = positions[:, None] // self.strides % (np.array(self.limits) + 1)
         else:
             table = np.empty((len(positions), self.dimension), dtype=np.int64)
@@ -254,7 +377,10 @@ class Lattice(StateSpace):
         )
         limits = f"{self.limits[0]}" if len(set(self.limits)) == 1 else f"{self.limits}"
         total = "" if self.total is None else f", sum at most {self.total}"
-        return f"{names} from 0 to {limits}{total}"
+        spans = zip(self.firsts, self.classes, strict=True)
+        ordered = " and ".join(f"{first}..{first + length - 1}" for first, length in spans if length > 1)
+        order = f", non-increasing in coordinates {ordered}" if ordered else ""
+        return f"{names} from 0 to {limits}{order}{total}"
 
 
 @dataclass(frozen=True, repr=False, eq=False)

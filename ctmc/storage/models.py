@@ -332,12 +332,14 @@ def _recipe(entry: Mapping[str, Any] | None) -> Recipe | None:
 
 def _space(space: StateSpace) -> dict[str, Any]:
     if isinstance(space, Lattice):
-        return {
+        entry = {
             "kind": "lattice",
             "limits": list(space.limits),
             "total": space.total,
             "variables": _variables(space.variables),
         }
+        # left out where there are none: plain lattices keep the form, and the hash, that they always had
+        return {**entry, "classes": list(space.classes)} if space.classes else entry
     return {"kind": "listed", "variables": _variables(space.variables)}
 
 
@@ -346,7 +348,8 @@ def _restored_space(entry: Mapping[str, Any], arrays: Arrays) -> StateSpace:
     kind = field(entry, "kind", str)
     if kind == "lattice":
         limits = tuple(fields(entry, "limits", int))
-        return Lattice(limits, field(entry, "total", int, type(None)), variables)
+        classes = tuple(fields(entry, "classes", int)) if "classes" in entry else ()
+        return Lattice(limits, field(entry, "total", int, type(None)), variables, classes)
     if kind == "listed":
         return Listed(_take(arrays, "states"), variables)
     raise StorageError(f"its state space is of the kind {printable(kind)!r}; allowed are lattice and listed")
