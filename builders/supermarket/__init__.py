@@ -147,6 +147,7 @@ def _dress(
         "idle": Reward(lambda states: states == 0, "1 where the server is idle"),
         "busy": Reward(lambda states: states > 0, "1 where the server is busy"),
         "boundary": Reward(lambda states: design.full(states).any(axis=1), "1 where a queue, or the total, is full"),
+        "boundary_mass": Reward(design.full, "1 where the server takes no job, its queue or the total being full"),
     }
     fixed = None
     named = any(isinstance(rule, str) and ":" in rule for rule in (selection, measured_by))
@@ -154,10 +155,18 @@ def _dress(
         keys = _keys(design, selection, ties, overflow)
         yardstick = selection if measured_by is None else measured_by
         values = _padded(selection_table(yardstick, design.limits, design.rates, design.preferences, design.weights))
+
+        def lost(states: np.ndarray) -> np.ndarray:
+            return np.where(design.full(states), design.arrivals(keys, states), 0)
+
+        # the keys without the rank of full servers: whom the job would have joined
+        plain_keys = keys if overflow == "lost" else _keys(design, selection, ties, "lost")
         rewards |= {
-            "loss_rate": Reward(
-                lambda states: np.where(design.full(states), design.arrivals(keys, states), 0).sum(axis=1),
-                "rate at which jobs are lost",
+            "loss_rate": Reward(lambda states: lost(states).sum(axis=1), "rate at which jobs are lost"),
+            "loss_flow": Reward(lost, "rate at which jobs that chose the server are lost"),
+            "boundary_flow": Reward(
+                lambda states: np.where(design.full(states), design.arrivals(plain_keys, states), 0),
+                "rate at which jobs prefer the server while it is full, lost or rerouted",
             ),
             "imbalance": Reward(lambda states: 1 - _balance(values, states), "(largest - smallest) / largest value"),
             "balance": Reward(lambda states: _balance(values, states), "smallest / largest selection value"),
@@ -166,9 +175,14 @@ def _dress(
             empty = np.zeros((1, len(design.rates)), dtype=np.int64)  # any state: the rule does not look at it
             fixed = design.arrivals(keys, empty)[0]
     notes = stability_notes(design.arrival_rate, design.rates, choices, sampling, fixed)
+    rerouted = ("boundary_flow",) if overflow == "rerouted" else ()  # where jobs are lost it is the loss flow
 
     def measures(solution: ctmc.Solution) -> dict[str, Any]:
-        found = solution.expectations(["busy", "queue_length", "jobs", "loss_rate", "imbalance", "boundary"])
+        names = ["busy", "queue_length", "jobs", "loss_rate", "imbalance", "boundary", "boundary_mass"]
+        known = solution.problem.model.all_rewards
+        # stored values may stand for the rewards of a user's rule, and older files have none of the flows
+        names += [name for name in ("loss_flow", *rerouted) if name in known]
+        found = solution.expectations(names)
         throughput = design.arrival_rate - found["loss_rate"]
         return {
             "throughput": throughput,
@@ -179,6 +193,7 @@ def _dress(
             "blocking_probability": found["loss_rate"] / design.arrival_rate,
             "imbalance": found["imbalance"],
             "boundary": found["boundary"],
+            **{name: found[name] for name in ("boundary_mass", "loss_flow", *rerouted) if name in found},
         }
 
     return model.replace(rewards=rewards, measures=measures, notes=(*model.notes, *notes))
@@ -240,8 +255,11 @@ def supermarket(
     -------
     Generator
         States ``queue_length`` (x_0, .., x_{M-1}) in lexicographic order, the last server fastest, over the states that
-        satisfy all limits.  Rewards: jobs, idle, busy, imbalance, balance, loss_rate, boundary.  Measures: throughput,
-        utilization, queue_length, jobs, response_time, blocking_probability, imbalance, boundary.
+        satisfy all limits.  Rewards: jobs, idle, busy, imbalance, balance, loss_rate, boundary, and per server
+        boundary_mass, loss_flow, boundary_flow.  Measures: throughput, utilization, queue_length, jobs, response_time,
+        blocking_probability, imbalance, boundary, and per server boundary_mass (probability that it is full) and loss_flow
+        (rate at which jobs that chose it are lost; the sum is the loss rate); where jobs are rerouted also boundary_flow
+        (rate at which jobs prefer it while it is full).
 
     Raises
     ------
