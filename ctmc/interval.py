@@ -94,16 +94,18 @@ def enclose(chain: Generator, reward: np.ndarray, h: np.ndarray) -> Interval:
     >>> round(found.low, 12), round(found.high, 12)
     (-0.5, 4.0)
     """
-    return _enclosure(chain, reward, h, _row_lengths(chain))[0]
+    return _enclosure(chain, reward, h, *_row_rounding(chain))[0]
 
 
-def _row_lengths(chain: Generator) -> np.ndarray:
-    """Return the number of rates out of each state."""
-    return np.bincount(chain.sources, minlength=chain.size)
+def _row_rounding(chain: Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return (m + 4) for each state, m being the rates out of it, and a bound on what its stored exit rate is off."""
+    terms = np.bincount(chain.sources, minlength=chain.size) + 4.0
+    off = np.abs(chain.backward(np.ones(chain.size))) + 2 * EPSILON * terms * chain.exit_rates
+    return terms, off
 
 
 def _enclosure(
-    chain: Generator, reward: np.ndarray, h: np.ndarray, lengths: np.ndarray
+    chain: Generator, reward: np.ndarray, h: np.ndarray, terms: np.ndarray, off: np.ndarray
 ) -> tuple[Interval, np.ndarray, np.ndarray]:
     """Return the interval, r - Q h, and the bound of its rounding in each state."""
     with np.errstate(over="ignore", invalid="ignore"):
@@ -111,12 +113,10 @@ def _enclosure(
         value = reward - chain.backward(h)
         exits = chain.exit_rates
         size = np.abs(h)
-        unit = (lengths + 4) * EPSILON
-        off = np.abs(chain.backward(np.ones(chain.size))) + 2 * unit * exits
         # backward(|h|) has the exit rate's term with the other sign
         total = chain.backward(size) + 2 * exits * size + np.abs(reward)
         # 1.01: what the bound itself loses by rounding; the least normal number: what underflow takes from each term
-        bound = 1.01 * (unit * total + off * size + EPSILON * np.abs(value)) + (lengths + 4) * _LEAST_NORMAL
+        bound = 1.01 * (EPSILON * (terms * total + np.abs(value)) + off * size) + terms * _LEAST_NORMAL
         low, high = float((value - bound).min()), float((value + bound).max())
     if not (np.isfinite(low) and np.isfinite(high)):
         return Interval(-np.inf, np.inf), value, bound
@@ -134,12 +134,13 @@ def _best_interval(chain: Generator, reward: np.ndarray, pi: np.ndarray, largest
     """
     if chain.size == 1:
         return Interval(float(reward[0]), float(reward[0]))
-    lengths = _row_lengths(chain)
+    rounding = _row_rounding(chain)
     total = float(pi.sum())
     weights = np.full(chain.size, 1 / chain.size) if not (total > 0 and np.isfinite(total)) else pi / total
     correct = _by_elimination(chain, int(weights.argmax())) if chain.size <= SMALL else None
     h = np.zeros(chain.size)
-    best, value, bound = _enclosure(chain, reward, h, lengths)
+    _, value, bound = _enclosure(chain, reward, h, *rounding)
+    best = Interval(float(reward.min()), float(reward.max()))  # of h = 0, without any rounding
     spent, poor = 0, 0
     while spent < largest_products and poor < 3:
         mean = float(weights @ value)
@@ -156,7 +157,7 @@ def _best_interval(chain: Generator, reward: np.ndarray, pi: np.ndarray, largest
         if not np.isfinite(step).all():
             break
         h = h + step
-        found, value, bound = _enclosure(chain, reward, h, lengths)
+        found, value, bound = _enclosure(chain, reward, h, *rounding)
         # any two intervals hold, so both ends are the best so far; but further steps must pay
         poor = 0 if found.width < 0.5 * best.width else poor + 1
         best = Interval(max(best.low, found.low), min(best.high, found.high))
