@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,6 +16,7 @@ import ctmc
 from builders.supermarket.rank import SAMPLINGS, shared_probabilities, stability_notes
 from builders.supermarket.selection import Selection, preference_keys, selection_table, tie_rules
 from builders.supermarket.transitions import transitions
+from builders.supermarket.truncation import find_capacity
 from ctmc.errors import ModelError, unknown_name
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
@@ -26,6 +27,7 @@ from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
 
 OVERFLOWS = ("lost", "rerouted")
+Capacity = int | Sequence[int] | Literal["auto"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def _design(
     service_rates: Sequence[float],
     arrival_rate: float,
     choices: int,
-    capacity: int | Sequence[int],
+    capacity: Capacity,
     preferences: Sequence[float] | None,
     weights: Sequence[float],
     sampling: str,
@@ -77,6 +79,8 @@ def _design(
         whole_number("choices", choices, 1, servers, "sampling is without replacement")
     else:
         whole_number("choices", choices, 1, 1_000_000)
+    if isinstance(capacity, str):
+        raise ModelError(f"capacity is {capacity!r}; allowed is a whole number >= 1, one per server, or 'auto'.")
     capacities = list(capacity) if isinstance(capacity, Sequence | np.ndarray) else [capacity] * servers
     if len(capacities) != servers:
         raise ModelError(
@@ -129,7 +133,7 @@ def _dress(
     service_rates: Sequence[float],
     arrival_rate: float,
     choices: int,
-    capacity: int | Sequence[int],
+    capacity: Capacity,
     preferences: Sequence[float] | None,
     selection: Selection,
     weights: Sequence[float],
@@ -138,6 +142,8 @@ def _dress(
     overflow: str,
     total_capacity: int | None,
     measured_by: Selection | None,
+    truncation_error: float | None,
+    largest_capacity: int | None,
 ) -> Generator:
     design = _design(
         service_rates, arrival_rate, choices, capacity, preferences, weights, sampling, overflow, total_capacity
@@ -205,12 +211,29 @@ def _balance(values: np.ndarray, states: np.ndarray) -> np.ndarray:
     return np.divide(own.min(axis=1), largest, out=np.ones(len(states)), where=largest != 0)
 
 
-@ctmc.builder(version=1, dress=_dress, code=("selection", "measured_by"))
+def _resolve(
+    capacity: Capacity,
+    truncation_error: float | None,
+    largest_capacity: int | None,
+    **parameters: Any,
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Find the capacities where they are left open; the model is then the one that has them."""
+    if not isinstance(capacity, str) or capacity != "auto":
+        for name, value in (("truncation_error", truncation_error), ("largest_capacity", largest_capacity)):
+            if value is not None:
+                raise ModelError(f"{name} is {value!r}, but capacity is {capacity!r}; it goes with capacity 'auto'.")
+        return {}, ()
+    chosen = {"truncation_error": truncation_error, "largest_capacity": largest_capacity}
+    found = find_capacity(**parameters, **{name: value for name, value in chosen.items() if value is not None})
+    return {"capacity": list(found.capacity), **dict.fromkeys(chosen)}, (found.note,)
+
+
+@ctmc.builder(version=1, dress=_dress, code=("selection", "measured_by"), resolve=_resolve)
 def supermarket(
     service_rates: Sequence[float],
     arrival_rate: float,
     choices: int,
-    capacity: int | Sequence[int],
+    capacity: Capacity,
     preferences: Sequence[float] | None = None,
     selection: Selection = "tandem",
     weights: Sequence[float] = (1 / 3, 1 / 3, 1 / 3),
@@ -219,6 +242,8 @@ def supermarket(
     overflow: str = "lost",
     total_capacity: int | None = None,
     measured_by: Selection | None = None,
+    truncation_error: float | None = None,
+    largest_capacity: int | None = None,
 ) -> Generator:
     """Supermarket model: an arriving job samples some servers and joins the one with the least selection value.
 
@@ -230,8 +255,9 @@ def supermarket(
         Total rate of arrivals, per unit of time.
     choices : int
         Number of servers d that a job samples.
-    capacity : int or sequence of int
-        Largest queue length, the job in service included: one number, or one per server.
+    capacity : int, sequence of int, or 'auto'
+        Largest queue length, the job in service included: one number, or one per server; 'auto' finds capacities that
+        suffice for the truncation error, by solving truncations that grow, and the model is the one with these.
     preferences : sequence of float, optional
         Preference g of each server, in (0, 1], summing to 1; default 1/M each.
     selection : str or callable
@@ -250,6 +276,10 @@ def supermarket(
         Largest number of jobs in the system; when it is reached, every server is full.
     measured_by : str or callable, optional
         Selection rule by which `imbalance` and `balance` judge the states; default the model's own.
+    truncation_error : float, optional
+        Of capacity 'auto': the measures may be off by this part of themselves, as an estimate; default 1e-8.
+    largest_capacity : int, optional
+        Of capacity 'auto': no server's capacity grows beyond it; default 1000.
 
     Returns
     -------
