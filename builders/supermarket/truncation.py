@@ -15,6 +15,7 @@ from ctmc.errors import ModelError, SolveError, printable
 from ctmc.model.generator import Generator
 from ctmc.model.parameters import positive_rate, positive_rates, whole_number
 from ctmc.solution import Solution, flat_measures
+from ctmc.solve import SMALL
 
 LEAST_ERROR, MOST_ERROR = 1e-10, 0.1
 """Limits of a truncation error: below the first, the solves themselves are not accurate enough to tell."""
@@ -275,7 +276,8 @@ class _Growth:
         more = np.zeros(len(capacity), dtype=int)
         for server in np.flatnonzero(flows > target):
             jobs = math.log(flows[server] / target) / -math.log(self.decay(solution, server))
-            more[server] = min(max(1, math.ceil(jobs)), max(2, capacity[server]))
+            # a step pays only if it is worth a solve; and far from the end the decay is not yet that of the tail
+            more[server] = min(max(1 + capacity[server] // 12, math.ceil(jobs)), max(2, capacity[server]))
         if not more.any():  # the loss alone is too large
             more[:] = 1
         more = np.array([more[members].max() for members in self.alike])
@@ -310,12 +312,15 @@ class _Growth:
         return self.last
 
     def answered(self, model: Generator, start: np.ndarray | None) -> Solution:
-        """Solve by sparse elimination where it is cheap, else by the default method, else by one that is slow but sure."""
+        """Solve by sparse elimination where it is cheap, else by a method that starts from the last answer.
+
+        Where that one fails, by one that is slow but sure; dense elimination would be wasted on so many solves.
+        """
         problem = ctmc.Stationary(model)
         if len(self.alike) <= _FEW_SERVERS and model.size <= _FEW_STATES:
             return ctmc.solve(problem, "sparse_lu")
         try:
-            return ctmc.solve(problem, start=start)
+            return ctmc.solve(problem, "gmres" if model.size <= SMALL else None, start=start)
         except SolveError:
             return ctmc.solve(problem, "gauss_seidel", start=start)
 
