@@ -29,6 +29,8 @@ _WHERE = {
     "load": "ctmc.storage",
     "Stationary": "ctmc.problem",
     "Transient": "ctmc.problem",
+    "Interval": "ctmc.interval",
+    "prove_interval": "ctmc.interval",
     "Solution": "ctmc.solution",
     "Outcome": "ctmc.solution",
     "Status": "ctmc.solution",
@@ -100,6 +102,7 @@ if TYPE_CHECKING:
         UnstableError,
         UnsupportedProblemError,
     )
+    from ctmc.interval import Interval, prove_interval
     from ctmc.model.communication import condensation, to_networkx
     from ctmc.model.generator import Generator
     from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.model.reward import Reward
 from ctmc.model.summary import Rows, Summarised
 from ctmc.problem import Problem, Transient
+
+if TYPE_CHECKING:
+    from ctmc.interval import Interval
 
 HISTORY = np.dtype([("iteration", np.int64), ("seconds", np.float64), ("products", np.int64), ("defect", np.float64)])
 """One record per check of convergence."""
@@ -93,6 +96,8 @@ class Solution(Summarised):
         The solver with its options.
     error_bound : float or None
         Bound on the L1 error where one is proven: a-priori bound or rounding floor, whichever is larger.
+    intervals : mapping of str to Interval
+        Of ``certify="strict"``: proven intervals of rewards and measures, by names as in `flat_measures`.
     """
 
     problem: Problem
@@ -105,6 +110,7 @@ class Solution(Summarised):
     products: int
     solver: str
     error_bound: float | None = None
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
     _cache: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -273,6 +279,10 @@ class Solution(Summarised):
             rows.insert(2, ("error bound", f"{self.error_bound:.3g}"))
         if self.converged and not isinstance(self.problem, Transient):
             rows += [(name, format_measure(value)) for name, value in self.measures().items()]
+            rows += [
+                (f"proven {name}", f"{interval.low:.10g} to {interval.high:.10g} (width {interval.width:.2g})")
+                for name, interval in self.intervals.items()
+            ]
         return f"Solution of {type(self.problem).__name__}", rows
 
 

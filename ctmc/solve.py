@@ -6,14 +6,14 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ctmc import certificate, registry
+from ctmc import certificate, registry, strict
 from ctmc.certificate import Certificate
-from ctmc.errors import CTMCError, ModelError, ReducibleError, SolveError, UnstableError, printable
+from ctmc.errors import CTMCError, ModelError, ReducibleError, SolveError, UnstableError, printable, unknown_name
 from ctmc.model.generator import Generator, ProductCounter
 from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
 from ctmc.model.qbd import QBD, MatrixGeometric
@@ -28,10 +28,13 @@ SMALL = 3000
 """Up to this many states elimination is the default for a stationary distribution."""
 
 
+CERTIFICATES = ("defect", "strict")
+
+
 def default_solver(problem: Problem) -> str:
     """Return the name of the solver that is taken when none is named.
 
-    Stationary: `gth` up to 3000 states (it cannot be inaccurate), `gmres` above, `logarithmic_reduction` for a QBD,
+    Stationary: `gth` up to 3000 states (it cannot be inaccurate), `bicgstab` above, `logarithmic_reduction` for a QBD,
     `level_dependent` for one whose blocks depend on the level.  Transient: `uniformization`.
     """
     if not isinstance(problem, Stationary):
@@ -40,14 +43,14 @@ def default_solver(problem: Problem) -> str:
         return "logarithmic_reduction"
     if isinstance(problem.model, LevelDependentQBD):
         return "level_dependent"
-    return "gth" if problem.model.size <= SMALL else "gmres"
+    return "gth" if problem.model.size <= SMALL else "bicgstab"
 
 
 def next_method(problem: Problem, name: str) -> str:
     """Return the method to try after this one failed, or '' where there is none."""
     if isinstance(problem, Stationary) and isinstance(problem.model, Generator):
         order = ["gth"] if problem.model.size <= SMALL else []
-        order += ["gmres", "gauss_seidel", "sparse_lu"]
+        order += ["bicgstab", "gmres", "gauss_seidel", "sparse_lu"]
     else:
         order = [default_solver(problem)]
     return next((other for other in order if other != name), "")
@@ -61,6 +64,8 @@ def solve(
     time_limit: float | None = None,
     monitor: Monitor | None = None,
     check: bool = True,
+    certify: str = "defect",
+    rewards: Sequence[str] | None = None,
 ) -> Solution:
     """Answer a problem, and verify the answer.
 
@@ -78,6 +83,12 @@ def solve(
         ``monitor(iteration, defect)`` once per iteration; returning true stops the solve.
     check : bool
         If true (default), an answer that is not CONVERGED is raised as `SolveError`, which carries it.
+    certify : str
+        'defect' (default), or 'strict': a converged answer also gets intervals that are proven to contain the exact
+        expectations, for one more equation to solve for each number; only stationary problems on a Generator have them.
+    rewards : sequence of str, optional
+        Of 'strict': the rewards and measures to prove, such as "jobs" and "queue_length[1]"; default what the model's
+        measures need, vectors up to 20 numbers in all.
 
     Returns
     -------
@@ -99,7 +110,11 @@ def solve(
     >>> chain = Generator.from_matrix([[-1, 1], [2, -2]])
     >>> solve(Stationary(chain), "gth").value.round(12).tolist()
     [0.666666666667, 0.333333333333]
+    >>> proven = solve(Stationary(chain), certify="strict").intervals["state"]
+    >>> 1 / 3 in proven, proven.width < 1e-13
+    (True, True)
     """
+    strictly = _is_strict(problem, certify, rewards)
     chosen = registry.make_solver(default_solver(problem) if solver is None else solver)
     registry.check_takes(chosen, problem)
     name = registry.solver_name(chosen)
@@ -130,10 +145,28 @@ def solve(
         outcome = Outcome(_nothing(problem), Status.BREAKDOWN)
         proof = Certificate(math.nan, Status.BREAKDOWN, f"{type(error).__name__}: {printable(error)}.")
     solution = _conclude(problem, chosen, outcome, proof, counter.products, time.perf_counter() - begin)
+    if strictly and solution.converged:
+        counted = strict.with_intervals(dataclasses.replace(solution, problem=view), rewards)
+        seconds = time.perf_counter() - begin
+        solution = dataclasses.replace(
+            solution, intervals=counted.intervals, products=counter.products, seconds=seconds
+        )
     _log.info("%s: %s, defect %.3g, %.3f s", name, solution.status.name, solution.defect, solution.seconds)
     if check and not solution.converged:
         raise SolveError(failure_message(solution), solution) from failure
     return solution
+
+
+def _is_strict(problem: Problem, certify: str, rewards: Sequence[str] | None) -> bool:
+    """Return whether intervals are asked for; complain before the solve about what cannot be proven after it."""
+    if certify not in CERTIFICATES:
+        raise unknown_name("certificate", certify, CERTIFICATES)
+    if certify != "strict":
+        if rewards is not None:
+            raise ModelError("rewards is given, but certify is 'defect'; only 'strict' proves intervals of rewards.")
+        return False
+    strict.check(problem, rewards)
+    return True
 
 
 def failure_message(solution: Solution) -> str:

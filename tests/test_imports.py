@@ -19,7 +19,7 @@ ROOMS = (
     *("errors", "threads"),
     "model",
     *("problem", "solution"),
-    *("trace", "solver", "certificate"),
+    *("trace", "solver", "certificate", "interval", "strict"),
     "registry",
     *("storage", "interchange"),
     *("solve", "contract"),

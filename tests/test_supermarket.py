@@ -190,7 +190,7 @@ def test_measures_fit_each_other():
     solution = ctmc.solve(ctmc.Stationary(supermarket(**{**EXAMPLE, "arrival_rate": 5, "capacity": 5})))
     found = solution.measures()
     assert list(found) == ["throughput", "utilization", "queue_length", "jobs", "response_time", "blocking_probability",
-                           "imbalance", "boundary"]  # fmt: skip
+                           "imbalance", "boundary", "boundary_mass", "loss_flow"]  # fmt: skip
     assert found["throughput"] == pytest.approx(found["utilization"] @ [3, 2, 1], rel=1e-12)  # what enters leaves
     assert found["jobs"] == pytest.approx(found["queue_length"].sum(), rel=1e-14)
     assert found["response_time"] == pytest.approx(found["jobs"] / found["throughput"], rel=1e-14)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from builders.supermarket.lumping import ServerClasses, class_means, lumped_spac
 from builders.supermarket.rank import SAMPLINGS, shared_probabilities, stability_notes
 from builders.supermarket.selection import Selection, preference_keys, selection_table, tie_rules
 from builders.supermarket.transitions import transitions
+from builders.supermarket.truncation import find_capacity
 from ctmc.errors import ModelError, unknown_name
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
@@ -32,6 +33,7 @@ from ctmc.model.transitions import CodedTransitions, FloatTransitions
 
 OVERFLOWS = ("lost", "rerouted")
 _LEAST_GUESS = 1e-6
+Capacity = int | Sequence[int] | Literal["auto"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def _design(
     service_rates: Sequence[float],
     arrival_rate: float,
     choices: int,
-    capacity: int | Sequence[int],
+    capacity: Capacity,
     preferences: Sequence[float] | None,
     weights: Sequence[float],
     sampling: str,
@@ -87,6 +89,8 @@ def _design(
         whole_number("choices", choices, 1, servers, "sampling is without replacement")
     else:
         whole_number("choices", choices, 1, 1_000_000)
+    if isinstance(capacity, str):
+        raise ModelError(f"capacity is {capacity!r}; allowed is a whole number >= 1, one per server, or 'auto'.")
     capacities = list(capacity) if isinstance(capacity, Sequence | np.ndarray) else [capacity] * servers
     if len(capacities) != servers:
         raise ModelError(
@@ -147,7 +151,7 @@ def _dress(
     service_rates: Sequence[float],
     arrival_rate: float,
     choices: int,
-    capacity: int | Sequence[int],
+    capacity: Capacity,
     preferences: Sequence[float] | None,
     selection: Selection,
     weights: Sequence[float],
@@ -157,6 +161,8 @@ def _dress(
     total_capacity: int | None,
     measured_by: Selection | None,
     lump: bool,
+    truncation_error: float | None,
+    largest_capacity: int | None,
 ) -> Generator:
     design = _design(
         service_rates, arrival_rate, choices, capacity, preferences, weights, sampling, overflow, total_capacity, lump
@@ -166,6 +172,7 @@ def _dress(
         "idle": Reward(lambda states: states == 0, "1 where the server is idle"),
         "busy": Reward(lambda states: states > 0, "1 where the server is busy"),
         "boundary": Reward(lambda states: design.full(states).any(axis=1), "1 where a queue, or the total, is full"),
+        "boundary_mass": Reward(design.full, "1 where the server takes no job, its queue or the total being full"),
     }
     fixed = None
     named = any(isinstance(rule, str) and ":" in rule for rule in (selection, measured_by))
@@ -173,10 +180,18 @@ def _dress(
         keys = _keys(design, selection, ties, overflow)
         yardstick = selection if measured_by is None else measured_by
         values = _padded(selection_table(yardstick, design.limits, design.rates, design.preferences, design.weights))
+
+        def lost(states: np.ndarray) -> np.ndarray:
+            return np.where(design.full(states), design.arrivals(keys, states), 0)
+
+        # the keys without the rank of full servers: whom the job would have joined
+        plain_keys = keys if overflow == "lost" else _keys(design, selection, ties, "lost")
         rewards |= {
-            "loss_rate": Reward(
-                lambda states: np.where(design.full(states), design.arrivals(keys, states), 0).sum(axis=1),
-                "rate at which jobs are lost",
+            "loss_rate": Reward(lambda states: lost(states).sum(axis=1), "rate at which jobs are lost"),
+            "loss_flow": Reward(lost, "rate at which jobs that chose the server are lost"),
+            "boundary_flow": Reward(
+                lambda states: np.where(design.full(states), design.arrivals(plain_keys, states), 0),
+                "rate at which jobs prefer the server while it is full, lost or rerouted",
             ),
             "imbalance": Reward(lambda states: 1 - _balance(values, states), "(largest - smallest) / largest value"),
             "balance": Reward(lambda states: _balance(values, states), "smallest / largest selection value"),
@@ -186,13 +201,18 @@ def _dress(
             fixed = design.arrivals(keys, empty)[0]
     rates = design.rates
     if design.classes is not None:
-        rewards |= class_means(design.classes)
+        rewards |= class_means(design.classes, rewards)
         rates = design.classes.given_order(rates)
         fixed = None if fixed is None else design.classes.given_order(fixed)
     notes = stability_notes(design.arrival_rate, rates, choices, sampling, fixed)
+    rerouted = ("boundary_flow",) if overflow == "rerouted" else ()  # where jobs are lost it is the loss flow
 
     def measures(solution: ctmc.Solution) -> dict[str, Any]:
-        found = solution.expectations(["busy", "queue_length", "jobs", "loss_rate", "imbalance", "boundary"])
+        names = ["busy", "queue_length", "jobs", "loss_rate", "imbalance", "boundary", "boundary_mass"]
+        known = solution.problem.model.all_rewards
+        # stored values may stand for the rewards of a user's rule, and older files have none of the flows
+        names += [name for name in ("loss_flow", *rerouted) if name in known]
+        found = solution.expectations(names)
         throughput = design.arrival_rate - found["loss_rate"]
         return {
             "throughput": throughput,
@@ -203,6 +223,7 @@ def _dress(
             "blocking_probability": found["loss_rate"] / design.arrival_rate,
             "imbalance": found["imbalance"],
             "boundary": found["boundary"],
+            **{name: found[name] for name in ("boundary_mass", "loss_flow", *rerouted) if name in found},
         }
 
     return model.replace(
@@ -233,12 +254,29 @@ def _balance(values: np.ndarray, states: np.ndarray) -> np.ndarray:
     return np.divide(own.min(axis=1), largest, out=np.ones(len(states)), where=largest != 0)
 
 
-@ctmc.builder(version=1, dress=_dress, code=("selection", "measured_by"))
+def _resolve(
+    capacity: Capacity,
+    truncation_error: float | None,
+    largest_capacity: int | None,
+    **parameters: Any,
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Find the capacities where they are left open; the model is then the one that has them."""
+    if not isinstance(capacity, str) or capacity != "auto":
+        for name, value in (("truncation_error", truncation_error), ("largest_capacity", largest_capacity)):
+            if value is not None:
+                raise ModelError(f"{name} is {value!r}, but capacity is {capacity!r}; it goes with capacity 'auto'.")
+        return {}, ()
+    chosen = {"truncation_error": truncation_error, "largest_capacity": largest_capacity}
+    found = find_capacity(**parameters, **{name: value for name, value in chosen.items() if value is not None})
+    return {"capacity": list(found.capacity), **dict.fromkeys(chosen)}, (found.note,)
+
+
+@ctmc.builder(version=1, dress=_dress, code=("selection", "measured_by"), resolve=_resolve)
 def supermarket(
     service_rates: Sequence[float],
     arrival_rate: float,
     choices: int,
-    capacity: int | Sequence[int],
+    capacity: Capacity,
     preferences: Sequence[float] | None = None,
     selection: Selection = "tandem",
     weights: Sequence[float] = (1 / 3, 1 / 3, 1 / 3),
@@ -248,6 +286,8 @@ def supermarket(
     total_capacity: int | None = None,
     measured_by: Selection | None = None,
     lump: bool = False,
+    truncation_error: float | None = None,
+    largest_capacity: int | None = None,
 ) -> Generator:
     """Supermarket model: an arriving job samples some servers and joins the one with the least selection value.
 
@@ -259,8 +299,9 @@ def supermarket(
         Total rate of arrivals, per unit of time.
     choices : int
         Number of servers d that a job samples.
-    capacity : int or sequence of int
-        Largest queue length, the job in service included: one number, or one per server.
+    capacity : int, sequence of int, or 'auto'
+        Largest queue length, the job in service included: one number, or one per server; 'auto' finds capacities that
+        suffice for the truncation error, by solving truncations that grow, and the model is the one with these.
     preferences : sequence of float, optional
         Preference g of each server, in (0, 1], summing to 1; default 1/M each.
     selection : str or callable
@@ -282,13 +323,20 @@ def supermarket(
     lump : bool
         Whether servers with the same service rate, preference and capacity are exchangeable, and one state stands for all
         that differ by an exchange.  All measures stay what they are.
+    truncation_error : float, optional
+        Of capacity 'auto': the measures may be off by this part of themselves, as an estimate; default 1e-8.
+    largest_capacity : int, optional
+        Of capacity 'auto': no server's capacity grows beyond it; default 1000.
 
     Returns
     -------
     Generator
         States ``queue_length`` (x_0, .., x_{M-1}) in lexicographic order, the last server fastest, over the states that
-        satisfy all limits.  Rewards: jobs, idle, busy, imbalance, balance, loss_rate, boundary.  Measures: throughput,
-        utilization, queue_length, jobs, response_time, blocking_probability, imbalance, boundary.
+        satisfy all limits.  Rewards: jobs, idle, busy, imbalance, balance, loss_rate, boundary, and per server
+        boundary_mass, loss_flow, boundary_flow.  Measures: throughput, utilization, queue_length, jobs, response_time,
+        blocking_probability, imbalance, boundary, and per server boundary_mass (probability that it is full) and loss_flow
+        (rate at which jobs that chose it are lost; the sum is the loss rate); where jobs are rerouted also boundary_flow
+        (rate at which jobs prefer it while it is full).
 
         With `lump`, the states are ``sorted_queue_length``: exchangeable servers stand side by side, classes in the order
         of their first server, and queue lengths are non-increasing inside a class.  The rewards and measures of single

@@ -9,7 +9,7 @@ Probability 31 (1994)).  Of each orbit the state is kept whose queue lengths are
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,8 @@ from ctmc.model.memory import require_memory
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
 
+PER_SERVER = ("idle", "busy", "boundary_mass", "loss_flow", "boundary_flow")
+"""Rewards of single servers."""
 SORTED = "sorted_queue_length"
 """Name of the coordinates of a lumped state."""
 
@@ -115,13 +117,18 @@ def server_classes(rates: np.ndarray, preferences: np.ndarray, limits: Sequence[
     return ServerClasses(order, tuple(len(group) for group in members.values()))
 
 
-def class_means(classes: ServerClasses) -> dict[str, Reward]:
-    """Return the rewards of single servers, as class means in the user's order of servers."""
-    return {
-        "queue_length": Reward(lambda states: classes.means(states), "mean queue length in the server's class", True),
-        "idle": Reward(lambda states: classes.means(states == 0), "share of idle servers in the server's class", True),
-        "busy": Reward(lambda states: classes.means(states > 0), "share of busy servers in the server's class", True),
+def class_means(classes: ServerClasses, rewards: Mapping[str, Reward]) -> dict[str, Reward]:
+    """Return the rewards of single servers, and their queue lengths, as class means in the user's order of servers."""
+
+    def averaged(rate: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+        return lambda states: classes.means(rate(states))
+
+    means = {
+        name: Reward(averaged(rewards[name].rate), f"{rewards[name].description}; mean over the server's class", True)
+        for name in PER_SERVER
+        if name in rewards
     }
+    return {"queue_length": Reward(classes.means, "mean queue length in the server's class", True), **means}
 
 
 def lumped_space(limits: Sequence[int], total: int | None, classes: ServerClasses) -> Lattice:

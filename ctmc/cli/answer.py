@@ -8,7 +8,7 @@ from shlex import quote
 from typing import Any
 
 from ctmc.cli.output import Output, error_object
-from ctmc.cli.question import Question, check_rewards, settings_of, start_vector
+from ctmc.cli.question import Question, check_certificate, check_rewards, settings_of, start_vector
 from ctmc.errors import CTMCError
 
 
@@ -32,6 +32,7 @@ def answer(question: Question, output: Output) -> int:
     shown = registry.solver_name(solver)
     registry.check_takes(solver, problem)
     check_rewards(model, question.rewards)
+    check_certificate(question.certify, problem, question.rewards)
     start = None if question.start is None else start_vector(question.start, model, output)
     if not (output.json or output.csv):
         default = f" (the default for this {question.problem} problem)" if question.solver is None else ""
@@ -55,6 +56,8 @@ def answer(question: Question, output: Output) -> int:
                 time_limit=question.time_limit,
                 monitor=monitor_for(progress, output.interrupts.stopped),
                 check=False,
+                certify=question.certify,
+                rewards=(question.rewards or None) if question.certify == "strict" else None,
             )
         finally:
             progress.close()
@@ -65,6 +68,7 @@ def _conclude(question: Question, solution: Any, output: Output) -> int:
     """Store, show, and return the exit code."""
     from ctmc.cli.models import solution_facts
     from ctmc.solve import failure_message
+    from ctmc.strict import width_notes
 
     facts = solution_facts(solution, default=question.solver is None)
     measures = _measures(question, solution) if solution.converged else {}
@@ -86,6 +90,10 @@ def _conclude(question: Question, solution: Any, output: Output) -> int:
             "measures": measures,
             "saved": saved,
         }
+        if question.certify == "strict":
+            document["intervals"] = {
+                name: {"low": one.low, "high": one.high, "width": one.width} for name, one in solution.intervals.items()
+            }
         if errors:
             document["error"] = error_object(*errors[0], code)
         output.document(document)
@@ -93,6 +101,8 @@ def _conclude(question: Question, solution: Any, output: Output) -> int:
         _show_table(question, solution, measures, output)
     else:
         _show(solution, facts, measures, saved, output)
+    for note in width_notes(solution.intervals):
+        output.news(f"Note: {note}")
     for kind, message in errors:
         output.problem(kind, message, code)
     if saved is not None and not solution.converged:
@@ -120,6 +130,9 @@ def _show(solution: Any, facts: dict[str, Any], measures: dict[str, Any], saved:
     from ctmc.study.measures import at_time
 
     output.write()
+    if solution.intervals:
+        output.table(*_with_intervals(solution, measures))
+        return
     if "times" not in facts:
         output.table(("measure", "value"), list(flat_measures(measures).items()))
         return
@@ -132,8 +145,22 @@ def _show(solution: Any, facts: dict[str, Any], measures: dict[str, Any], saved:
         output.table(["time", *columns[0]], rows)
 
 
+def _with_intervals(solution: Any, measures: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    """Return columns and rows of the measures with their proven intervals, empty where nothing is proven."""
+    from ctmc.solution import flat_measures
+
+    rows: list[list[Any]] = []
+    for name, value in flat_measures(measures).items():
+        one = solution.intervals.get(name)
+        rows.append([name, value, *((None,) * 3 if one is None else (one.low, one.high, one.width))])
+    return ["measure", "value", "low", "high", "width"], rows
+
+
 def _show_table(question: Question, solution: Any, measures: dict[str, Any], output: Output) -> None:
-    """Write the same columns as `ctmc run` does."""
+    """Write the same columns as `ctmc run` does; with proven intervals, a line for each measure."""
+    if solution.intervals:
+        output.table(*_with_intervals(solution, measures))
+        return
     from ctmc.cli.models import solution_facts
     from ctmc.study.measures import at_time
     from ctmc.study.run import Row, table

@@ -118,6 +118,8 @@ def solver_names() -> list[str]:
 
 PROBLEM_NAMES = ("stationary", "transient")
 """As in `ctmc.problem.PROBLEMS`, which is too slow to import for --help; a test compares them."""
+CERTIFICATE_NAMES = ("defect", "strict")
+"""As in `ctmc.solve.CERTIFICATES`; a test compares them."""
 
 
 def threads_option() -> click.Option:

@@ -164,7 +164,7 @@ def display(value: Any) -> str:
     return str(value)
 
 
-_SHORT = {"defect": ".2e", "seconds": ".3f"}
+_SHORT = {"defect": ".2e", "seconds": ".3f", "width": ".2e"}
 """Columns that need fewer digits."""
 
 

@@ -28,6 +28,7 @@ class Question:
     conditions: tuple[str, ...]
     rewards: tuple[str, ...]
     save: bool
+    certify: str = "defect"
 
 
 def settings_of(question: Question) -> dict[str, Any]:
@@ -81,6 +82,17 @@ def check_rewards(model: Any, names: tuple[str, ...]) -> None:
     for name in names:
         if name not in model.all_rewards and model.measures is None:
             raise unknown_name("reward", name, model.all_rewards)
+
+
+def check_certificate(name: str, problem: Any, rewards: tuple[str, ...]) -> None:
+    """Complain before the solve about intervals that cannot be proven after it."""
+    from ctmc import strict
+    from ctmc.solve import CERTIFICATES
+
+    if name not in CERTIFICATES:
+        raise unknown_name("certificate", name, CERTIFICATES)
+    if name == "strict":
+        strict.check(problem, rewards or None)
 
 
 def start_vector(path: str, model: Any, output: Output) -> Any:

@@ -11,6 +11,7 @@ import click
 from ctmc.cli.app import Command, output_of
 from ctmc.cli.docstring import read_docstring
 from ctmc.cli.options import (
+    CERTIFICATE_NAMES,
     PROBLEM_NAMES,
     code_option,
     file_type,
@@ -37,6 +38,7 @@ def _solve(
     time_limit: float | None,
     probability: tuple[str, ...],
     reward: tuple[str, ...],
+    certify: str,
     no_save: bool,
     threads: int | None,
     memory_limit: str | None,
@@ -48,7 +50,7 @@ def _solve(
     output = output_of(click.get_current_context())
     question = Question(
         file, solver, given_values(values), tolerance, problem, initial, times, start, time_limit, probability, reward,
-        not no_save,
+        not no_save, certify,
     )  # fmt: skip
     with limits(threads, memory_limit, allow_code):
         return answer(question, output)
@@ -140,6 +142,9 @@ command = SolveCommand(
         click.Option(["--probability"], multiple=True, metavar="CONDITION",
                      help="Add the probability of a condition such as 'jobs >= 10'; may be repeated."),
         click.Option(["--reward"], multiple=True, metavar="NAME", help="Add the expectation of a reward; may be repeated."),
+        click.Option(["--certify"], default="defect", metavar="|".join(CERTIFICATE_NAMES), show_default=True,
+                     shell_complete=names_starting(lambda: CERTIFICATE_NAMES),
+                     help="'strict' also proves intervals: for each --reward if given, else for what the measures need."),
         click.Option(["--no-save"], is_flag=True, help="Do not store the solution beside the model."),
         threads_option(),
         memory_option(),

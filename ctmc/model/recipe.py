@@ -105,7 +105,10 @@ def _key(name: str, key: Any) -> str:
 
 
 def builder(
-    version: int, dress: Callable[..., Model] | None = None, code: tuple[str, ...] = ()
+    version: int,
+    dress: Callable[..., Model] | None = None,
+    code: tuple[str, ...] = (),
+    resolve: Callable[..., tuple[dict[str, Any], tuple[str, ...]]] | None = None,
 ) -> Callable[[Callable[..., Model]], Callable[..., Model]]:
     """Make a function a builder: its model carries the recipe, and is dressed.
 
@@ -120,6 +123,10 @@ def builder(
         Parameters that take a function.  Text ``module:function`` is looked up, if that is allowed, so that the function
         arrives and its source enters the recipe either way.  Any other object, such as a graph, stands in the recipe as
         its type, and makes it not reproducible.
+    resolve : callable, optional
+        ``resolve(**parameters)`` returns parameters that replace those given, and notes for the model.  It is called before
+        the recipe is made: what a parameter leaves open, such as a capacity that must suffice for an accuracy, is found out
+        once, and stands in the recipe as what was found.
 
     Returns
     -------
@@ -143,6 +150,10 @@ def builder(
                 if isinstance(given.get(name), str) and ":" in given[name]:
                     given[name] = function_named(name, given[name])
             defaults = {name: parameter.default for name, parameter in signature.parameters.items()}
+            notes: tuple[str, ...] = ()
+            if resolve is not None:
+                changes, notes = resolve(**{**defaults, **given})
+                given |= changes
             objects = {
                 name for name in code if not (callable(given.get(name)) or isinstance(given.get(name), str | None))
             }
@@ -155,6 +166,8 @@ def builder(
             functions |= dict.fromkeys(sorted(objects), "")
             recipe = Recipe(function.__name__, version, chosen, functions)
             model = function(**given).replace(recipe=recipe)
+            if notes:
+                model = model.replace(notes=(*model.notes, *notes))
             return model if dress is None else dress(model, **{**defaults, **given})
 
         build.version, build.dress = version, dress  # type: ignore[attr-defined]

@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,13 @@ import numpy as np
 
 from ctmc import registry
 from ctmc.errors import ModelError, StorageError, printable
+from ctmc.interval import Interval
 from ctmc.model.level_dependent import LevelDependentQBD
 from ctmc.model.qbd import MatrixGeometric
 from ctmc.problem import Transient
 from ctmc.solution import HISTORY, Solution, Status
 from ctmc.storage.container import read_container, write_container
-from ctmc.storage.fields import field
+from ctmc.storage.fields import field, fields
 from ctmc.storage.models import about, about_file, read_info
 
 
@@ -45,6 +48,8 @@ class StoredSolution:
     times : ndarray or None
         Of a transient solution.
     history : ndarray of records (iteration, seconds, products, defect)
+    intervals : mapping of str to Interval
+        Proven intervals of rewards and measures; empty where none were asked for.
     """
 
     path: Path
@@ -62,6 +67,7 @@ class StoredSolution:
     value: Any
     times: np.ndarray | None
     history: np.ndarray
+    intervals: Mapping[str, Interval] = dataclass_field(default_factory=dict)
 
 
 def solution_folder(model_path: str | os.PathLike[str]) -> Path:
@@ -132,6 +138,12 @@ def save_solution(
         "products": solution.products,
         "solver": solution.solver,
     }
+    if solution.intervals:
+        manifest["intervals"] = [
+            {"name": name, "low": float(one.low), "high": float(one.high)}
+            for name, one in solution.intervals.items()
+            if math.isfinite(one.low) and math.isfinite(one.high)
+        ]
     arrays = {f"history/{column}": np.ascontiguousarray(solution.history[column]) for column in HISTORY.names or ()}
     if isinstance(solution.problem, Transient):
         arrays["times"] = solution.problem.times
@@ -202,7 +214,20 @@ def load_solution(path: str | os.PathLike[str]) -> StoredSolution:
             value=value,
             times=arrays.get("times"),
             history=history,
+            intervals=_intervals(manifest),
         )
+
+
+def _intervals(manifest: Mapping[str, Any]) -> dict[str, Interval]:
+    if "intervals" not in manifest:
+        return {}
+    found = {}
+    for entry in fields(manifest, "intervals", dict):
+        low, high = field(entry, "low", float), field(entry, "high", float)
+        if not low <= high:
+            raise StorageError(f"its interval from {low!r} to {high!r} is none; allowed are two numbers in order")
+        found[field(entry, "name", str)] = Interval(low, high)
+    return found
 
 
 def _finite(number: float | None) -> float | None:
