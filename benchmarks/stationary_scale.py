@@ -246,7 +246,7 @@ def main() -> None:
     report.add(f"Measured on {time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores.", "")
     table_of_targets(options, report)
     section_of_products(options, report)
-    scaling = [(3, 3, 0.8), (3, 4, 0.8)] if options.quick else [model_of(text) for text in SCALING]
+    scaling = [(3, 3, 0.8)] if options.quick else [model_of(text) for text in SCALING]
     section_of_single_solves(options, report, scaling if options.scaling or options.quick else [], "Against size")
     section_of_single_solves(options, report, options.large, "Single solves")
     if options.readme:
