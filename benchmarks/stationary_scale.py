@@ -7,8 +7,8 @@ U is the time of 100 products y = Q^T x by SciPy's CSR matrix with the same gene
 after the solve.  `stationary_methods.py` says which model it is, how each method is run, and what stops it.  Every method has
 a process of its own and a time limit; what is not installed or fails is a line that says so.  Defect, least entry and the
 largest relative error of any state are found by the benchmark itself, the last against a long computation that only adds,
-multiplies and divides; such references are kept in --folder.  Peak memory counts from before the model was built: the model, and
-for the peers SciPy's matrices, are in it.
+multiplies and divides; such references are kept in --folder.  Peak memory counts the form of the generator that the method
+works on: ours for our solvers, SciPy's or Storm's matrix for the peers.
 
 Sections: the table of targets (always); --products, one product in every representation against SciPy and a copy of memory;
 --scaling, time per product and products per solve against the number of states; --large, single solves of models for which
@@ -121,6 +121,8 @@ def table_of_targets(options: argparse.Namespace, report: Report) -> dict[str, d
                 report.add(f"| {label} | | | | | | | | {found.get('skipped') or found['failed']} |")
                 continue
             units.append(found["unit"])
+            if found["unit_spread"] > 0.3:
+                found["note"] += f"; U moved by {found['unit_spread']:.0%}"
             report.add(
                 f"| {label} | {found['seconds'] / found['unit']:.2f} | {found['seconds']:.3g} | {number(found['products'], 'd')} "
                 f"| {found['peak'] / 2**20:.0f} | {found['defect']:.1e} | {found['least']:.1e} | {found['worst']:.0e} "
