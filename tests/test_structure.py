@@ -273,8 +273,14 @@ def test_info_shows_the_structure(command, monkeypatch):
     assert code == 0
     for text in ("periods ", "2 (1 class)", "8 and 8 states", "queue_length[0], queue_length[1], total", "lattice 2"):
         assert text in out
-    # a large one is loaded on request only
+    # a large one is loaded on request only, its arrays being coded or not
     monkeypatch.setattr(info, "_LOADED_BYTES", 100)
+    coded = ctmc.build("supermarket", service_rates=[1, 1.5, 2], arrival_rate=1, choices=2, capacity=9)
+    ctmc.save("coded.h5", coded)
+    document = json.loads(command("info", "coded.h5", "--json")[1])
+    assert document["structure"] is None
+    assert (document["states"], document["entries"]) == (coded.size, coded.entries)
+    assert document["bytes_in_memory"] == coded.nbytes - 8  # without the last of n + 1 row pointers
     code, out = command("info", "model.h5")
     assert code == 0
     assert "Structure: shown with --structure, which loads the model" in out

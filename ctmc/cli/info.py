@@ -126,11 +126,18 @@ def _array_sizes(file: str) -> dict[str, tuple[tuple[int, ...], int]]:
         return {name: (array.shape, array.size) for name, array in stored.arrays().items()}
 
 
+def _length(sizes: dict[str, tuple[tuple[int, ...], int]], name: str) -> int | None:
+    """Return the length of an array, stored as it is or as codes; None where there is no such array."""
+    shape, _ = sizes.get(name, sizes.get(f"{name}.codes", (None, 0)))
+    return None if shape is None else shape[0]
+
+
 def _loaded_size(sizes: dict[str, tuple[tuple[int, ...], int]]) -> int:
     """Return the bytes of the arrays once loaded: a generator's rates and sources as float64 CSR, whatever their code."""
-    if "rates/data" in sizes and "exit_rates" in sizes:
-        return 12 * sizes["rates/data"][0][0] + 16 * sizes["exit_rates"][0][0]
-    return sum(size for _, size in sizes.values())
+    states, entries = _length(sizes, "exit_rates"), _length(sizes, "rates/data")
+    if states is None or entries is None:
+        return sum(size for _, size in sizes.values())
+    return 12 * entries + 16 * states
 
 
 def _model(
@@ -154,7 +161,7 @@ def _model(
         del found["kind"]
         return facts | found | {"bytes_in_memory": size, "structure": structure_of(model)}
     if info["kind"] == "generator":
-        facts |= {"states": sizes["exit_rates"][0][0], "entries": sizes["rates/data"][0][0]}
+        facts |= {"states": _length(sizes, "exit_rates"), "entries": _length(sizes, "rates/data")}
     return facts | {"labels": info.get("labels", []), "notes": info.get("notes", []), "structure": None}
 
 

@@ -63,8 +63,8 @@ def structure(model: Generator | QBD) -> dict[str, Any]:
     Raises
     ------
     ModelError
-        If the model is of another kind, or the memory limit is too low: beside the float64 CSR form it takes 5 bytes a
-        transition and some tables of the states.
+        If the model is of another kind, or the memory limit is too low: beside the float64 CSR form it takes 20 bytes
+        a transition, where the classes are found, and some tables of the states.
 
     Notes
     -----
@@ -88,7 +88,7 @@ def structure(model: Generator | QBD) -> dict[str, Any]:
     if not isinstance(model, Generator):
         raise ModelError(f"a structure report is asked of a {type(model).__name__}; allowed are Generator and QBD.")
     columns = model.space.dimension + (model.space.dimension > 1)
-    needed = 5 * model.entries + (8 * columns + 40) * model.size
+    needed = 20 * model.entries + (8 * columns + 40) * model.size
     if getattr(model, "representation", PLAIN) != PLAIN:
         needed += 12 * model.entries  # the form that is read here
     require_memory("the structure report", needed, states=model.size, entries=model.entries)
@@ -117,7 +117,7 @@ def _of_chain(model: Generator) -> dict[str, Any]:
     band = _steps(*model.inflow, table, largest, falls, rises)
     variables = []
     for column, name in enumerate(names):
-        members = np.unique(table[:, column], return_counts=True)[1]
+        members = _level_sizes(table[:, column])
         variables.append(
             {
                 "name": name,
@@ -170,6 +170,14 @@ def _of_queue(queue: QBD) -> dict[str, Any]:
         "least_rate": float(rates.min()) if len(rates) else None,
         "largest_rate": float(rates.max()) if len(rates) else None,
     }
+
+
+def _level_sizes(values: np.ndarray) -> np.ndarray:
+    """Return how many states have each value, shape (different values,)."""
+    if values.max() < 4 * len(values):  # counting is faster than sorting
+        counts = np.bincount(values.astype(np.int64))
+        return np.asarray(counts[counts > 0])
+    return np.asarray(np.unique(values, return_counts=True)[1])
 
 
 def _spread(counts: np.ndarray) -> dict[str, Any]:
