@@ -68,20 +68,34 @@ def transposed(chain: Generator) -> csr_array:
 
 def seconds_of(function: Callable[[], Any], repeats: int) -> float:
     """Return the median time of a call."""
-    times = []
+    return times_of(function, repeats)[0]
+
+
+def times_of(function: Callable[[], Any], repeats: int) -> tuple[float, float]:
+    """Return the medians of time and of processor time of a call; the second leaves out what other processes take."""
+    times, processor = [], []
     for _ in range(repeats):
-        begin = time.perf_counter()
+        begin, busy = time.perf_counter(), time.process_time()
         function()
         times.append(time.perf_counter() - begin)
-    return statistics.median(times)
+        processor.append(time.process_time() - busy)
+    return statistics.median(times), statistics.median(processor)
 
 
-def unit(matrix: csr_array, quick: bool) -> float:
-    """Return U, the time of 100 products y = Q^T x."""
+def timed(function: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
+    """Return what a call returns, and its times; there are no iterates to look at."""
+    results: list[Any] = []
+    seconds, processor = times_of(lambda: results.append(function()), 1)
+    return results[0], {"seconds": seconds, "processor": processor, "curve": []}
+
+
+def unit(matrix: csr_array, quick: bool) -> tuple[float, float]:
+    """Return U, the time and the processor time of 100 products y = Q^T x."""
     x = np.random.default_rng(17).random(matrix.shape[0])
     one = seconds_of(lambda: matrix @ x, 3)
     repeats = 5 if quick else int(np.clip(3.0 / one, 15, 300))
-    return 100 * seconds_of(lambda: matrix @ x, repeats)
+    seconds, processor = times_of(lambda: matrix @ x, repeats)
+    return 100 * seconds, 100 * processor
 
 
 def memory(what: str) -> int:
@@ -165,13 +179,16 @@ def ours(name: str, chain: Generator, quick: bool) -> dict[str, Any]:
     """Measure `ctmc.solve` with its certificate."""
     problem = ctmc.Stationary(chain, tolerance=TARGET)
     runs: list[Any] = []
+    busy = time.process_time()
     while len(runs) < (1 if quick else 3) and sum(run.seconds for run in runs) < 20:
         runs.append(ctmc.solve(problem, name, check=False))
+    processor = (time.process_time() - busy) / len(runs)
     best = sorted(runs, key=lambda run: run.seconds)[len(runs) // 2]
     history = best.history
     curve = [[float(row["seconds"]), float(row["defect"])] for row in history[:: max(1, len(history) // 60)]]
     return {
         "x": best.value, "seconds": best.seconds, "products": best.products, "note": best.status.name, "curve": curve,
+        "processor": processor,
     }  # fmt: skip
 
 
@@ -242,10 +259,10 @@ def krylov(method: Callable[..., Any], **options: Any) -> Callable[[Generator], 
         steps = {**options, "maxiter": len(watch.curve)}
         reset_peak()
         repeats = 3 if found["seconds"] < 5 else 1
-        alone = seconds_of(lambda: method(watch.operator, watch.right, rtol=1e-15, atol=0.0, **steps), repeats)
+        alone, busy = times_of(lambda: method(watch.operator, watch.right, rtol=1e-15, atol=0.0, **steps), repeats)
         stretch = alone / found["seconds"]
         curve = [[seconds * stretch, defect] for seconds, defect in watch.curve]
-        return found | {"seconds": alone, "curve": curve}
+        return found | {"seconds": alone, "processor": busy, "curve": curve}
 
     return run
 
@@ -256,11 +273,9 @@ def arnoldi(chain: Generator) -> dict[str, Any]:
     uniformized = csr_array(watch.matrix / (1.05 * chain.uniformization_rate) + eye_array(n))
     watch.inner = uniformized
     operator = LinearOperator((n, n), matvec=watch._product, dtype=float)
-    watch.start()
-    _, vectors = eigs(operator, k=1, which="LR", tol=1e-13, v0=np.full(n, 1 / n))
-    seconds = watch.seconds()
+    (_, vectors), timing = timed(lambda: eigs(operator, k=1, which="LR", tol=1e-13, v0=np.full(n, 1 / n)))
     x = vectors[:, 0].real
-    return {"x": x / x.sum(), "seconds": seconds, "products": watch.products, "note": "tolerance 1e-13", "curve": []}
+    return {"x": x / x.sum(), "products": watch.products, "note": "tolerance 1e-13"} | timing
 
 
 def direct(chain: Generator) -> dict[str, Any]:
@@ -306,9 +321,8 @@ def elimination(chain: Generator) -> dict[str, Any]:
         raise Skipped(f"quantecon's elimination is dense: up to {MOST_DENSE} states")
     dense = chain.to_scipy().toarray()
     gth_solve(np.array([[-1.0, 1.0], [2.0, -2.0]]))
-    begin = time.perf_counter()
-    x = gth_solve(dense)
-    return {"x": x, "seconds": time.perf_counter() - begin, "products": None, "note": "", "curve": []}
+    x, timing = timed(lambda: gth_solve(dense))
+    return {"x": x, "products": None, "note": ""} | timing
 
 
 def storm(chain: Generator) -> dict[str, Any]:
@@ -351,11 +365,8 @@ def storm(chain: Generator) -> dict[str, Any]:
     checker = environment.modelchecker
     checker = checker() if callable(checker) else checker
     checker.steady_state_distribution_algorithm = SteadyStateDistributionAlgorithm.EQUATION_SYSTEM
-    begin = time.perf_counter()
-    found = compute_steady_state_distribution(model, environment=environment)
-    seconds = time.perf_counter() - begin
-    x = np.array(found.get_value_vector())
-    return {"x": x, "seconds": seconds, "products": None, "note": "precision 1e-13", "curve": []}
+    found, timing = timed(lambda: compute_steady_state_distribution(model, environment=environment))
+    return {"x": np.array(found.get_value_vector()), "products": None, "note": "precision 1e-13"} | timing
 
 
 PEERS: dict[str, Callable[[Generator], dict[str, Any]]] = {
@@ -397,7 +408,9 @@ def solve(method: str, chain: Generator, empty: int, quick: bool, folder: Path, 
     known = np.load(reference(chain, folder, name))
     seen = known > 0
     return found | {
-        "unit": statistics.mean(units), "unit_spread": abs(units[1] / units[0] - 1), "peak": peak,
+        "unit": statistics.mean(seconds for seconds, _ in units),
+        "unit_processor": statistics.mean(busy for _, busy in units),
+        "unit_spread": abs(units[1][0] / units[0][0] - 1), "peak": peak,
         "defect": defect_of(matrix, exits, x), "least": float(x.min()),
         "worst": float(np.abs(x[seen] / known[seen] - 1).max()),
         "mean_jobs": float(x @ chain.space.states(np.arange(chain.size)).sum(axis=1)),

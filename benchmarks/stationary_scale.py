@@ -4,7 +4,8 @@
                                           [--products 6,11,.8] [--scaling] [--large 8,9] [--readme] [--quick]
 
 U is the time of 100 products y = Q^T x by SciPy's CSR matrix with the same generator in the same process, measured before and
-after the solve.  `stationary_methods.py` says which model it is, how each method is run, and what stops it.  Every method has
+after the solve.  "Processor U" is the same ratio of processor times, in which our two threads count twice: what to look at
+where other processes are busy, too.  `stationary_methods.py` says which model it is, how each method is run, and what stops it.  Every method has
 a process of its own and a time limit; what is not installed or fails is a line that says so.  Defect, least entry and the
 largest relative error of any state are found by the benchmark itself, the last against a long computation that only adds,
 multiplies and divides; such references are kept in --folder.  Peak memory counts the form of the generator that the method
@@ -108,7 +109,8 @@ def table_of_targets(options: argparse.Namespace, report: Report) -> dict[str, d
             f"{name_of(model)}: {made['states']:,} states, {made['entries']:,} transitions, built in {made['building']:.3g} s "
             f"({made['states'] / made['building'] / 1e6:.3g} million states a second)"
             + (f"; target {target:g} U." if target else "."),
-            "", "| method | U | seconds | products | peak MiB | defect | least entry | worst state | |", "| --- " * 9 + "|",
+            "", "| method | U | processor U | seconds | products | peak MiB | defect | least entry | worst state | |",
+            "| --- " * 10 + "|",
         )  # fmt: skip
         units = []
         for method in [*options.solver, *options.peers]:
@@ -118,13 +120,15 @@ def table_of_targets(options: argparse.Namespace, report: Report) -> dict[str, d
                 quick=options.quick,
             )  # fmt: skip
             if "skipped" in found or "failed" in found:
-                report.add(f"| {label} | | | | | | | | {found.get('skipped') or found['failed']} |")
+                report.add(f"| {label} | | | | | | | | | {found.get('skipped') or found['failed']} |")
                 continue
             units.append(found["unit"])
             if found["unit_spread"] > 0.3:
                 found["note"] += f"; U moved by {found['unit_spread']:.0%}"
+            processor = f"{found['processor'] / found['unit_processor']:.2f}" if "processor" in found else ""
             report.add(
-                f"| {label} | {found['seconds'] / found['unit']:.2f} | {found['seconds']:.3g} | {number(found['products'], 'd')} "
+                f"| {label} | {found['seconds'] / found['unit']:.2f} | {processor} "
+                f"| {found['seconds']:.3g} | {number(found['products'], 'd')} "
                 f"| {found['peak'] / 2**20:.0f} | {found['defect']:.1e} | {found['least']:.1e} | {found['worst']:.0e} "
                 f"| {found['note']} |"
             )
