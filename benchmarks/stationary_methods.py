@@ -25,7 +25,7 @@ from typing import Any
 
 import numba
 import numpy as np
-from scipy.sparse import csr_array, eye_array
+from scipy.sparse import csr_array, csr_matrix, eye_array
 from scipy.sparse.linalg import LinearOperator, bicgstab, eigs, gmres, tfqmr
 from threadpoolctl import threadpool_limits
 
@@ -284,8 +284,6 @@ def direct(chain: Generator) -> dict[str, Any]:
     except ImportError:
         raise Skipped("pypardiso is not installed") from None
     watch = Watch(chain)
-    from scipy.sparse import csr_matrix
-
     inner = csr_matrix(watch.inner)  # it takes no sparse arrays
     watch.start()
     with contextlib.suppress(Done):
@@ -299,8 +297,6 @@ def multigrid(chain: Generator) -> dict[str, Any]:
     except ImportError:
         raise Skipped("pyamg is not installed") from None
     watch = Watch(chain)
-    from scipy.sparse import csr_matrix
-
     inner = csr_matrix(-watch.inner)
     watch.start()
     try:
