@@ -47,6 +47,7 @@ _WHERE = {
     "allowed_code": "ctmc.model.recipe",
     "to_networkx": "ctmc.model.communication",
     "condensation": "ctmc.model.communication",
+    "structure": "ctmc.model.structure",
     "CTMCError": "ctmc.errors",
     "ModelError": "ctmc.errors",
     "ReducibleError": "ctmc.errors",
@@ -110,6 +111,7 @@ if TYPE_CHECKING:
     from ctmc.model.qbd import QBD, MatrixGeometric
     from ctmc.model.recipe import allowed_code, builder
     from ctmc.model.reward import Reward
+    from ctmc.model.structure import structure
     from ctmc.problem import Stationary, Transient
     from ctmc.registry import build
     from ctmc.solution import Outcome, Solution, Status

@@ -16,3 +16,34 @@ def test_methods_for_qbds_are_compared():
     assert "Error" not in done.stdout  # of ours, a failure is no result
     for method in ("cyclic_reduction", "functional_iteration", "logarithmic_reduction"):
         assert method in done.stdout
+
+
+def test_stationary_solves_are_compared(tmp_path):
+    """Ours and every peer, installed or not, have their row; products, single solves and the figure are there."""
+    arguments = [
+        "--quick",
+        "--solver",
+        "gmres",
+        "gauss_seidel",
+        "--output",
+        tmp_path,
+        "--folder",
+        tmp_path / "references",
+    ]
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "stationary_scale.py", *arguments, "--peers", "scipy bicgstab", "pypardiso"],
+        capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    report = (tmp_path / "stationary_scale.md").read_text(encoding="utf-8")
+    assert report.strip() in done.stdout
+    rows = {
+        line.split(" | ")[0].strip("| *`"): line.split(" | ") for line in report.splitlines() if line.startswith("|")
+    }
+    assert {"gmres", "scipy bicgstab", "pypardiso", "SciPy CSR"} <= set(rows)
+    for method in ("gmres", "scipy bicgstab"):
+        assert float(rows[method][6]) <= 1.1e-12  # the defect, by SciPy
+        assert float(rows[method][8]) <= 1e-8  # against the reference, state by state
+    assert "exit code" not in report
+    assert rows["(3, 3), load 0.8"][-1].startswith("CONVERGED")
+    assert (tmp_path / "stationary_scale.png").stat().st_size > 10_000

@@ -40,7 +40,7 @@ MODEL = (
         "qbd",
         "level_dependent",
     ),
-    *("absorption", "exchange", "lumpability"),
+    *("absorption", "exchange", "lumpability", "period", "decay", "structure"),
 )
 FRONT = ("study", "cli", "__main__")
 """Rooms that may take names from `ctmc` itself, which knows everything."""

@@ -6,13 +6,13 @@ from qbd_gallery import MODELS, map_ph_1, plain, random_blocks, slowly_modulated
 
 import ctmc
 from ctmc import registry
+from ctmc.model.decay import decay_rate
 from ctmc.model.elimination import gth
 from ctmc.model.m_matrix import inverse
 from ctmc.model.matrix_geometric import matrix_residuals
 from ctmc.model.qbd import QBD
 from ctmc.problem import Stationary
 from ctmc.solution import Status
-from solvers.qbd._decay import decay_rate
 from solvers.qbd._reversible import phase_weights
 from solvers.qbd.cyclic_reduction import CyclicReduction
 from solvers.qbd.functional_iteration import FunctionalIteration

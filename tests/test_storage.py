@@ -320,17 +320,67 @@ def test_arrays_with_few_values_are_coded():
     assert (coding.decoded(many, values) == np.tile(np.arange(65_536), 2)).all()
 
 
-@pytest.mark.parametrize("change", [{"total_capacity": None}, {"total_capacity": 25}])
-def test_a_large_model_comes_back_from_its_codes(tmp_path, change):
+FORMS = {
+    "lattice": ({}, {"rates/weights", "rates/unit", "rates/departures"}, {"rates/steps.codes", "rates/data.codes"}),
+    "float64 CSR": (
+        {"total_capacity": 25},
+        {"rates/steps.codes", "rates/data.codes"},
+        {"rates/weights", "rates/codes"},
+    ),
+    "value-coded CSR": (
+        {"total_capacity": 25},
+        {"rates/steps.codes", "rates/codes", "rates/values"},
+        {"rates/data.codes"},
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_large_model_comes_back_in_the_form_in_which_it_was_stored(tmp_path, form):
+    change, there, missing = FORMS[form]
     model = supermarket(**{**EXAMPLE, "capacity": 15, **change})
+    model = model.coded() if form == "value-coded CSR" else model
+    assert model.representation == form
     ctmc.save(tmp_path / "model.h5", model)
     names = set(read_container(tmp_path / "model.h5", ["generator"]).arrays)
-    assert "rates/steps.codes" in names
-    assert "rates/data.codes" in names
+    assert there <= names
+    assert not missing & names
     again = ctmc.load(tmp_path / "model.h5")
+    assert again.representation == form
     for array in ("indptr", "sources", "rates", "exit_rates"):
         np.testing.assert_array_equal(getattr(again, array), getattr(model, array))
         assert getattr(again, array).dtype == getattr(model, array).dtype
+
+
+def first_weight(name, value):
+    """Change the weight of an arrival at the first server in the empty state, or the whole array's form."""
+
+    def change(manifest, arrays):
+        arrays["rates/weights"][name] = value
+
+    return change
+
+
+LATTICE = [
+    (first_weight((0, 0), 1), "leads into a state in which coordinate 0 is 0"),
+    (first_weight((0, -1), 200), "exit rate of state"),
+    (typed("rates/weights", np.int64), "weights have shape"),
+    (put("rates/unit", -1.0), "unit is"),
+    (put("rates/departures", np.nan), "departures of coordinate"),
+    (without("rates/unit"), "no array 'rates/unit'"),
+    (lambda manifest, arrays: manifest["space"].update(total=5), "its states are no box"),
+    (lambda manifest, arrays: manifest["space"].update(limits=[4, 4, 3]), "weights have shape"),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), LATTICE, ids=range(len(LATTICE)))
+def test_wrong_lattices_are_refused(tmp_path, change, sentence):
+    manifest, arrays = describe(supermarket(**EXAMPLE))
+    arrays = {name: array.copy() for name, array in arrays.items()}
+    change(manifest, arrays)
+    write_container(tmp_path / "forged.h5", "generator", manifest, arrays)
+    with pytest.raises(ctmc.StorageError, match=sentence):
+        ctmc.load(tmp_path / "forged.h5")
 
 
 CODED = [
@@ -351,7 +401,7 @@ CODED = [
 
 @pytest.mark.parametrize(("change", "sentence"), CODED, ids=range(len(CODED)))
 def test_wrong_codes_are_refused(tmp_path, change, sentence):
-    manifest, arrays = describe(supermarket(**{**EXAMPLE, "capacity": 16}))
+    manifest, arrays = describe(supermarket(**{**EXAMPLE, "capacity": 16}).written_out())
     arrays = {name: array.copy() for name, array in arrays.items()}
     change(manifest, arrays)
     write_container(tmp_path / "forged.h5", "generator", manifest, arrays)

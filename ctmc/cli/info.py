@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,23 +12,32 @@ from ctmc.cli.app import Command, output_of
 from ctmc.cli.options import file_type, memory_option
 from ctmc.errors import CTMCError
 
+if TYPE_CHECKING:
+    from ctmc.cli.output import Output
+
 _LOADED_BYTES = 256 * 1024**2
-"""A model up to this size is loaded for the names of its rewards, which its builder gives."""
+"""A model up to this size is loaded for the names of its rewards, which its builder gives, and for its structure."""
 _KINDS = {"generator": "Generator", "qbd": "QBD"}
 
 
-def _info(file: str, memory_limit: str | None) -> int:
+def _info(file: str, structure: bool, memory_limit: str | None) -> int:
     from ctmc.cli.options import limits
 
     output = output_of(click.get_current_context())
     with limits(None, memory_limit):
-        facts = _facts(file)
+        facts = _facts(file, structure)
     if output.json:
         output.document(facts)
         return 0
-    shown = {name: value for name, value in facts.items() if name not in ("solutions", "versions", "rows", "notes")}
+    shown = {
+        name: value
+        for name, value in facts.items()
+        if name not in ("solutions", "versions", "rows", "notes", "structure")
+    }
     versions = ", ".join(f"{name} {value}" for name, value in facts["versions"].items())
     output.facts([*_rows(shown), *(("note", note) for note in facts.get("notes", ())), ("versions", versions)])
+    if "structure" in facts:
+        _show_structure(output, facts["structure"], facts["bytes_in_memory"])
     columns = ("problem", "solver", "status", "defect", "seconds", "file")
     if "solutions" in facts:
         output.write()
@@ -54,7 +63,38 @@ def _rows(facts: dict[str, Any]) -> Any:
             yield name.replace("_", " "), value
 
 
-def _facts(file: str) -> dict[str, Any]:
+def _show_structure(output: Output, found: dict[str, Any] | None, size: int) -> None:
+    from ctmc.model.memory import format_size
+
+    output.write()
+    if found is None:
+        output.write(f"Structure: shown with --structure, which loads the model ({format_size(size)}).")
+        return
+    output.write("Structure")
+    shown = {name: value for name, value in found.items() if name not in ("variables", "level_variables")}
+    rows = [(name.replace("_", " "), _as_text(name, value)) for name, value in shown.items() if value is not None]
+    if "level_variables" in found:
+        rows.append(("changes by at most one", ", ".join(found["level_variables"]) or "no variable"))
+    output.facts(rows)
+    if "variables" in found:
+        columns = ("variable", "levels", "widest_level", "largest_change")
+        output.write()
+        output.table(columns, [[row["name"], *(row[name] for name in columns[1:])] for row in found["variables"]])
+
+
+def _as_text(name: str, value: Any) -> Any:
+    """Return a fact as one cell of text."""
+    if name == "periods":
+        classes = ((period, "1 class" if count == 1 else f"{count} classes") for period, count in value.items())
+        return ", ".join(f"{period} ({count})" for period, count in classes)
+    if name == "colors":
+        return f"{value[0]:,} and {value[1]:,} states"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {number:.6g}" for key, number in value.items())
+    return ("yes" if value else "no") if isinstance(value, bool) else value
+
+
+def _facts(file: str, structure: bool) -> dict[str, Any]:
     from ctmc.storage import read_info
 
     info = read_info(file)
@@ -63,11 +103,11 @@ def _facts(file: str) -> dict[str, Any]:
     about = info.get("about", {})
     facts: dict[str, Any] = {"file": file, "kind": _KINDS.get(kind, kind)}
     if kind in _KINDS:
-        facts |= _model(file, info, sizes)
+        facts |= _model(file, info, sizes, structure)
     else:
         facts |= {name: value for name, value in info.items() if name not in ("about", "kind", "study", "histories")}
+    facts.setdefault("bytes_in_memory", _loaded_size(sizes))
     facts |= {
-        "bytes_in_memory": sum(size for _, size in sizes.values()),
         "bytes_on_disk": os.stat(file).st_size,
         "content_hash": info["content_hash"],
         "created": about.get("created"),
@@ -86,8 +126,32 @@ def _array_sizes(file: str) -> dict[str, tuple[tuple[int, ...], int]]:
         return {name: (array.shape, array.size) for name, array in stored.arrays().items()}
 
 
-def _model(file: str, info: dict[str, Any], sizes: dict[str, tuple[tuple[int, ...], int]]) -> dict[str, Any]:
+def _length(sizes: dict[str, tuple[tuple[int, ...], int]], name: str) -> int | None:
+    """Return the length of an array, stored as it is or as codes; None where there is no such array."""
+    shape, _ = sizes.get(name, sizes.get(f"{name}.codes", (None, 0)))
+    return None if shape is None else shape[0]
+
+
+def _loaded_size(sizes: dict[str, tuple[tuple[int, ...], int]]) -> int:
+    """Return the bytes of the arrays once loaded, in the form in which the file holds them."""
+    states, entries = _length(sizes, "exit_rates"), _entries(sizes)
+    if states is None or entries is None:
+        return sum(size for _, size in sizes.values())
+    per_entry = 12 if _length(sizes, "rates/data") is not None else 4 + sizes["rates/codes"][1] // max(entries, 1)
+    return per_entry * entries + 16 * states
+
+
+def _entries(sizes: dict[str, tuple[tuple[int, ...], int]]) -> int | None:
+    """Return the number of transitions, None where the file does not say it."""
+    data = _length(sizes, "rates/data")
+    return _length(sizes, "rates/codes") if data is None else data
+
+
+def _model(
+    file: str, info: dict[str, Any], sizes: dict[str, tuple[tuple[int, ...], int]], structure: bool
+) -> dict[str, Any]:
     from ctmc.cli.models import model_facts
+    from ctmc.model.structure import structure as structure_of
     from ctmc.storage import load
 
     recipe = info.get("builder") or {}
@@ -97,12 +161,15 @@ def _model(file: str, info: dict[str, Any], sizes: dict[str, tuple[tuple[int, ..
         "parameters": recipe.get("parameters", {}),
         "recipe_hash": recipe.get("recipe_hash"),
     }
-    if sum(size for _, size in sizes.values()) <= _LOADED_BYTES:
-        found = model_facts(load(file))
-        return facts | {name: value for name, value in found.items() if name not in ("kind", "bytes")}
+    if structure or _loaded_size(sizes) <= _LOADED_BYTES:
+        model = load(file)
+        found = model_facts(model)
+        size = found.pop("bytes")
+        del found["kind"]
+        return facts | found | {"bytes_in_memory": size, "structure": structure_of(model)}
     if info["kind"] == "generator":
-        facts |= {"states": sizes["exit_rates"][0][0], "entries": sizes["rates/data"][0][0]}
-    return facts | {"labels": info.get("labels", []), "notes": info.get("notes", [])}
+        facts |= {"states": _length(sizes, "exit_rates"), "entries": _entries(sizes)}
+    return facts | {"labels": info.get("labels", []), "notes": info.get("notes", []), "structure": None}
 
 
 def _solutions(file: str, digest: str) -> list[dict[str, Any]]:
@@ -127,6 +194,15 @@ def _solutions(file: str, digest: str) -> list[dict[str, Any]]:
 command = Command(
     "info",
     callback=_info,
-    params=[click.Argument(["file"], type=file_type(), metavar="FILE"), memory_option()],
-    help="Tell what a file holds: a model with its parameters, size, rewards and solutions, a solution, or a study's result.",
+    params=[
+        click.Argument(["file"], type=file_type(), metavar="FILE"),
+        click.Option(
+            ["--structure"],
+            is_flag=True,
+            help="Show the structure of a model above 256 MiB, too; the model is loaded for it.",
+        ),
+        memory_option(),
+    ],
+    help="Tell what a file holds: a model with its parameters, size, structure, rewards and solutions, a solution, or a study's "
+    "result.",
 )

@@ -28,7 +28,7 @@ from ctmc.model.qbd import QBD, Level
 from ctmc.model.recipe import Recipe
 from ctmc.model.reward import Reward, evaluate
 from ctmc.model.state_space import Lattice, Listed, StateSpace, Variable
-from ctmc.model.transitions import FloatTransitions
+from ctmc.model.transitions import CodedTransitions, FloatTransitions, LatticeTransitions, Transitions
 from ctmc.storage.coding import coded, coded_steps, decoded, decoded_steps
 from ctmc.storage.container import Container, read_container, write_container
 from ctmc.storage.fields import field, fields
@@ -164,13 +164,7 @@ def describe(model: Generator | QBD) -> tuple[dict[str, Any], Arrays]:
     manifest["space"] = _space(model.space)
     manifest["labels"] = list(model.labels)
     manifest["initial"] = model.initial is not None
-    steps = coded_steps(model.indptr, model.sources)
-    if steps is None:
-        arrays |= {"rates/indptr": model.indptr, "rates/indices": model.sources}
-    else:
-        _put(arrays, "rates/counts", np.diff(model.indptr))
-        arrays["rates/steps.codes"], arrays["rates/steps.values"] = steps
-    _put(arrays, "rates/data", model.rates)
+    _put_transitions(arrays, model.transitions)
     _put(arrays, "exit_rates", model.exit_rates)
     if isinstance(model.space, Listed):
         arrays["states"] = model.space.table
@@ -242,18 +236,9 @@ def _restore_generator(manifest: Mapping[str, Any], arrays: Arrays) -> Generator
     for number, entry in enumerate(fields(manifest, "rewards", dict)):
         name, description = field(entry, "name", str), field(entry, "description", str)
         rewards[name] = Reward(_take(arrays, f"rewards/{number}"), description)
-    if "rates/indices" in arrays:
-        indptr, sources = _take(arrays, "rates/indptr"), _take(arrays, "rates/indices")
-    else:
-        counts = _take(arrays, "rates/counts")
-        if counts.dtype != np.int64 or counts.ndim != 1 or (counts.size and counts.min() < 0):
-            raise StorageError("its numbers of transitions per state are not whole numbers >= 0")
-        indptr = np.concatenate([[0], np.cumsum(counts)])
-        codes, steps = _take(arrays, "rates/steps.codes"), _take(arrays, "rates/steps.values")
-        sources = decoded_steps(codes, steps, indptr)
     return Generator(
         space,
-        FloatTransitions(indptr, sources, _take(arrays, "rates/data")),
+        _restored_transitions(arrays, space),
         _take(arrays, "exit_rates"),
         initial=initial,
         labels=labels,
@@ -353,6 +338,48 @@ def _restored_space(entry: Mapping[str, Any], arrays: Arrays) -> StateSpace:
     if kind == "listed":
         return Listed(_take(arrays, "states"), variables)
     raise StorageError(f"its state space is of the kind {printable(kind)!r}; allowed are lattice and listed")
+
+
+def _put_transitions(arrays: Arrays, stored: Transitions) -> None:
+    if isinstance(stored, LatticeTransitions):
+        arrays |= {
+            "rates/weights": stored.weights,
+            "rates/unit": stored.unit,
+            "rates/departures": stored.departures,
+        }
+        return
+    steps = coded_steps(stored.indptr, stored.sources)
+    if steps is None:
+        arrays |= {"rates/indptr": stored.indptr, "rates/indices": stored.sources}
+    else:
+        _put(arrays, "rates/counts", np.diff(stored.indptr))
+        arrays["rates/steps.codes"], arrays["rates/steps.values"] = steps
+    if isinstance(stored, CodedTransitions):
+        arrays |= {"rates/codes": stored.codes, "rates/values": stored.values}
+    else:
+        _put(arrays, "rates/data", stored.rates)
+
+
+def _restored_transitions(arrays: Arrays, space: StateSpace) -> Transitions:
+    if "rates/weights" in arrays:
+        if not isinstance(space, Lattice) or space.total is not None or space.classes:
+            raise StorageError("its rates are those of a lattice, but its states are no box")
+        names = ("rates/weights", "rates/unit", "rates/departures")
+        weights, unit, departures = (_take(arrays, name) for name in names)
+        sides = np.array(space.limits, dtype=np.int64) + 1
+        return LatticeTransitions(weights, unit, departures, sides, space.strides)
+    if "rates/indices" in arrays:
+        indptr, sources = _take(arrays, "rates/indptr"), _take(arrays, "rates/indices")
+    else:
+        counts = _take(arrays, "rates/counts")
+        if counts.dtype != np.int64 or counts.ndim != 1 or (counts.size and counts.min() < 0):
+            raise StorageError("its numbers of transitions per state are not whole numbers >= 0")
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        codes, steps = _take(arrays, "rates/steps.codes"), _take(arrays, "rates/steps.values")
+        sources = decoded_steps(codes, steps, indptr)
+    if "rates/codes" in arrays:
+        return CodedTransitions(indptr, sources, _take(arrays, "rates/codes"), _take(arrays, "rates/values"))
+    return FloatTransitions(indptr, sources, _take(arrays, "rates/data"))
 
 
 def _variables(variables: tuple[Variable, ...]) -> list[list[Any]]:

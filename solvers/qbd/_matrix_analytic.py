@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 import ctmc
 from ctmc import registry
 from ctmc.errors import ReducibleError, UnsupportedProblemError
+from ctmc.model.decay import decay_rate
 from ctmc.model.generator import Generator
 from ctmc.model.m_matrix import inverse
 from ctmc.model.matrix_geometric import MatrixGeometric, matrix_residuals
@@ -23,7 +24,6 @@ from ctmc.solution import Outcome, Status
 from ctmc.solve import SMALL
 from ctmc.solver import Solver
 from ctmc.trace import Trace
-from solvers.qbd._decay import decay_rate
 
 _log = logging.getLogger("ctmc.solvers.qbd")
 _DENSE = 1 / 8
