@@ -1,7 +1,8 @@
-"""GMRES on the sum-zero subspace."""
+"""Restarted GMRES, on one color of the chain."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,19 +19,22 @@ from ctmc.trace import Trace
 from solvers._kernels import cleared
 from solvers._options import check_between, check_choice, check_count
 from solvers._preconditioner import PRECONDITIONERS, preconditioner
+from solvers._reduction import reduction
+from solvers._start import first_guess
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gmres:
-    """Correct pi by M y where -(M y) Q = pi Q, y by SciPy's restarted GMRES; again after each restart.
+    """Correct p where p = step(p) is not yet true, by SciPy's restarted GMRES; again after each restart.
 
-    Q is singular, but every residual and every image sums to zero, and on that subspace the equation has one solution, so
-    nothing needs to be pinned.  M is the preconditioner, applied from the right: GMRES minimises the true residual.  Negative
-    entries that rounding leaves are cleared by a symmetric sweep after each restart.
+    step is the jump chain, on one color where the chain has two (see `Bicgstab`).  The equation is singular, but residuals and
+    images keep sum_j p_j q_j = 0, and on that subspace it has one solution, so nothing needs to be pinned.  With another
+    preconditioner M, the equation is -(M y) Q = pi Q on all states, M from the right: GMRES minimises the true residual.
+    Negative entries that rounding leaves are cleared by a symmetric sweep after each restart.
 
     Stops when ||pi Q||_1 / sum_i pi_i q_i <= tolerance, recomputed at each restart.  One product per iteration,
-    restart + 6 vectors of length n.  The right choice for most chains above some thousand states; it stagnates when the
-    restart is too short for a nearly decomposable chain.  Source: Y. Saad and M. H. Schultz, *GMRES: a generalized minimal
+    restart + 6 vectors of length n / 2 (or n).  Its residual never grows, unlike that of bicgstab, which takes fewer vectors; it
+    stagnates when the restart is too short for a nearly decomposable chain.  Source: Y. Saad and M. H. Schultz, *GMRES: a generalized minimal
     residual algorithm for solving nonsymmetric linear systems*, SIAM J. Sci. Stat. Comput. 7 (1986), doi:10.1137/0907058.
 
     Parameters
@@ -38,7 +42,7 @@ class Gmres:
     restart : int
         Steps between restarts.
     preconditioner : str
-        'none', 'jacobi' or 'ilu'.
+        'coloring' (the map above), or on all states 'none', 'jacobi' or 'ilu'.
     drop_tolerance, fill : float
         Of 'ilu': entries dropped relative to their column, and largest growth of the number of entries.
     max_iterations : int
@@ -55,7 +59,7 @@ class Gmres:
     solves: ClassVar = (Stationary,)
     needs: ClassVar = Generator
     restart: int = 40
-    preconditioner: str = "jacobi"
+    preconditioner: str = "coloring"
     drop_tolerance: float = 1e-3
     fill: float = 10.0
     max_iterations: int = 20_000
@@ -63,7 +67,7 @@ class Gmres:
     def __post_init__(self) -> None:
         check_count("restart", self.restart)
         check_count("max_iterations", self.max_iterations)
-        check_choice("preconditioner", self.preconditioner, PRECONDITIONERS)
+        check_choice("preconditioner", self.preconditioner, ("coloring", *PRECONDITIONERS))
         check_between("drop_tolerance", self.drop_tolerance, 0, 1)
         check_between("fill", self.fill, 0, 1e6)
 
@@ -72,27 +76,50 @@ class Gmres:
         chain = problem.model
         restart = min(self.restart, chain.size)
         require_memory(f"gmres with {restart} basis vectors", 8 * (restart + 6) * chain.size, states=chain.size)
+        if self.preconditioner == "coloring":
+            return self._on_one_color(problem, trace)
         apply = preconditioner(self.preconditioner, chain, self.drop_tolerance, self.fill)
-        operator = LinearOperator((chain.size, chain.size), matvec=lambda y: -chain.forward(apply(y.ravel())))
-        steps = 0
-
-        def count(residual: float) -> None:
-            nonlocal steps
-            steps += 1
-
-        pi = trace.start(np.full(chain.size, 1 / chain.size))
+        pi = trace.start(first_guess(chain))
         flow = chain.forward(pi)
+        steps = 0
         while not trace.finished(imbalance(flow, pi, chain), iterate=pi, limit=self.max_iterations, iterations=steps):
-            steps = 0
             # ||r||_1 <= sqrt(n) ||r||_2, and the defect is relative to the flow
             target = 0.5 * problem.tolerance * float(pi @ chain.exit_rates) / chain.size**0.5
-            cycle = min(restart, self.max_iterations - trace.iteration)
-            with threadpool_limits(limits=1, user_api="blas"):  # vector work: more threads only wait for each other
-                correction, _ = gmres(
-                    operator, flow, rtol=0, atol=target, restart=cycle, maxiter=1, callback=count,
-                    callback_type="pr_norm",
-                )  # fmt: skip
-            steps = max(steps, 1)
+            correction, steps = self._cycle(lambda y: -chain.forward(apply(y)), flow, target, trace)
             pi = cleared(chain, pi + apply(correction))
             flow = chain.forward(pi)
         return Outcome(pi, trace.status, trace.history)
+
+    def _on_one_color(self, problem: Stationary, trace: Trace) -> Outcome:
+        half = reduction(problem.model)
+        p = half.restrict(trace.start(first_guess(problem.model)))
+        residual = half.step(p) - p
+        steps = 0
+        while not trace.finished(half.defect(residual, p), iterate=p, limit=self.max_iterations, iterations=steps):
+            # the defect and the norm of a residual fall together
+            norm = float(np.linalg.norm(residual))
+            target = 0.3 * problem.tolerance * norm / half.defect(residual, p)
+            correction, steps = self._cycle(lambda y: y - half.step(y), residual, target, trace)
+            p += correction
+            half.step(p, out=residual)
+            residual -= p
+        return Outcome(cleared(problem.model, half.expand(p)), trace.status, trace.history)
+
+    def _cycle(
+        self, operator: Callable[[np.ndarray], np.ndarray], residual: np.ndarray, target: float, trace: Trace
+    ) -> tuple[np.ndarray, int]:
+        """Return the correction of one restart, and its number of steps."""
+        steps = 0
+
+        def count(norm: float) -> None:
+            nonlocal steps
+            steps += 1
+
+        n = len(residual)
+        cycle = min(self.restart, n, self.max_iterations - trace.iteration)
+        with threadpool_limits(limits=1, user_api="blas"):  # vector work: more threads only wait for each other
+            correction, _ = gmres(
+                LinearOperator((n, n), matvec=lambda y: operator(y.ravel())), residual, rtol=0, atol=target,
+                restart=cycle, maxiter=1, callback=count, callback_type="pr_norm",
+            )  # fmt: skip
+        return correction, max(steps, 1)

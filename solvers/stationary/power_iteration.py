@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from ctmc.certificate import imbalance
 from ctmc.model.generator import Generator
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome
 from ctmc.trace import Trace
 from solvers._options import check_count
+from solvers._start import first_guess
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +46,7 @@ class PowerIteration:
     def run(self, problem: Stationary, trace: Trace) -> Outcome:
         """Return the stationary distribution."""
         chain = problem.model
-        pi = trace.start(np.full(chain.size, 1 / chain.size))
+        pi = trace.start(first_guess(chain))
         step = 1 / (1.05 * chain.uniformization_rate)
         flow = chain.forward(pi)
         while not trace.finished(imbalance(flow, pi, chain), iterate=pi, limit=self.max_iterations):
