@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ctmc.errors import ModelError
-from ctmc.model import exchange
+from ctmc.model import exchange, products
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
 from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
@@ -56,8 +56,8 @@ def imbalance(flow: np.ndarray, pi: np.ndarray, chain: Generator) -> float:
     >>> round(imbalance(chain.forward(up), up, chain), 12)                    # "always up" is the worst answer there is
     2.0
     """
-    total = float(np.abs(pi) @ chain.exit_rates)
-    return float(np.abs(flow).sum()) / total if total > 0 else 0.0
+    _, _, imbalances, through = products.weigh(flow, pi, chain.exit_rates)
+    return imbalances / through if through > 0 else 0.0
 
 
 def certify(problem: Any, outcome: Outcome) -> Certificate:
@@ -94,6 +94,9 @@ def stationary(problem: Stationary, pi: Any) -> Certificate:
         return wrong
     if chain.classes.irreducible and chain.size > 1:
         return _hidden(chain, pi, flow, problem.tolerance, defect) or _converged(problem.tolerance, defect)
+    accepted = math.sqrt(problem.tolerance)
+    if len(chain.classes.recurrent) == 1 and chain.size > _COMPARED and exchange.one_peak(chain, pi, accepted):
+        return slow_states(chain, pi, flow, problem.tolerance, defect) or _converged(problem.tolerance, defect)
     for number in chain.classes.recurrent:
         members = chain.classes.members(number)
         mass = float(pi[members].sum())
@@ -183,6 +186,8 @@ def slow_exchange(
         except ModelError:
             off = math.nan  # nothing flows out of some part although the chain is irreducible
         return None if off <= accepted else _unbalanced(chain.size, off, defect)
+    if exchange.one_peak(chain, pi, accepted):
+        return None
     part_of = exchange.parts(chain, pi, accepted)
     count = int(part_of.max()) + 1
     if count == 1:

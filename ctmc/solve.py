@@ -125,9 +125,9 @@ def solve(
     begin = time.perf_counter()
     check_time_limit(time_limit)
 
-    def trace_for(start: np.ndarray | None) -> Trace:
+    def trace_for(start: np.ndarray | None, support: np.ndarray | None = None) -> Trace:
         left = None if time_limit is None else max(time_limit - (time.perf_counter() - begin), 1e-3)
-        return Trace(problem.tolerance, start=start, time_limit=left, monitor=monitor, counter=counter)
+        return Trace(problem.tolerance, start=start, time_limit=left, monitor=monitor, counter=counter, support=support)
 
     failure: Exception | None = None
     try:
@@ -261,7 +261,7 @@ def _check_stable(queue: QBD) -> None:
 
 
 def _by_classes(
-    problem: Stationary, solver: Solver, trace_for: Callable[[np.ndarray | None], Trace], start: np.ndarray | None
+    problem: Stationary, solver: Solver, trace_for: Callable[..., Trace], start: np.ndarray | None
 ) -> Outcome:
     """Solve each recurrent class by itself and mix them; transient states have probability zero."""
     chain = problem.model
@@ -275,6 +275,11 @@ def _by_classes(
             f"the chain has {len(found.recurrent)} recurrent classes (with states {names}{', ..' if len(found.recurrent) > 3 else ''}), "
             "so its long-run distribution depends on the start; give an initial state or distribution."
         )
+    if len(found.recurrent) == 1 and chain.size > SMALL and getattr(solver, "keeps_zeros", False):
+        inside = found.class_of == found.recurrent[0]
+        if 2 * np.count_nonzero(inside) >= chain.size:  # worth more than a copy of the class
+            first = None if start is None or not start[inside].any() else np.where(inside, start, 0)
+            return _checked(solver.run(problem, trace_for(first, inside)))
     weights = np.ones(1) if len(found.recurrent) == 1 else problem.class_weights[0]
     value = np.zeros(chain.size)
     histories: list[np.ndarray] = []

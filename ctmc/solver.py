@@ -28,6 +28,7 @@ class Solver(Protocol):
         """Propose an answer to the problem.
 
         A stationary problem on a Generator arrives with an irreducible chain of at least two states; the framework has
-        taken reducible chains apart.
+        taken reducible chains apart.  A solver with the class attribute ``keeps_zeros = True``, whose iterates stay 0 wherever
+        `Trace.start` is 0 and nothing flows in, may instead get a large chain with its transient states, and a start without them.
         """
         ...

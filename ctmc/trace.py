@@ -78,6 +78,8 @@ class Trace:
         ``monitor(iteration, defect)``; returning true stops the solve.
     counter : ProductCounter, optional
         Of the model's view.
+    support : ndarray of bool, optional
+        The states that may have probability; a default first iterate is 0 elsewhere.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Trace:
         time_limit: float | None = None,
         monitor: Monitor | None = None,
         counter: ProductCounter | None = None,
+        support: np.ndarray | None = None,
     ) -> None:
         check_time_limit(time_limit)
         self.tolerance = tolerance
@@ -95,6 +98,7 @@ class Trace:
         self.monitor = monitor
         self.status = Status.BREAKDOWN  # until something was seen
         self._start = start
+        self._support = support
         self._counter = counter or ProductCounter()
         self._begin = time.perf_counter()
         self._records: list[tuple[int, float, int, float]] = []
@@ -104,6 +108,9 @@ class Trace:
 
     def start(self, default: np.ndarray) -> np.ndarray:
         """Return the first iterate: the user's (a copy), or the default."""
+        if self._support is not None:
+            default = np.where(self._support, default, 0)
+            default /= default.sum()
         if self._start is None:
             return default
         first = checked_start(self._start, len(default))

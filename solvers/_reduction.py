@@ -91,7 +91,7 @@ class Reduction(ABC):
 
 
 def reduction(chain: Generator) -> Reduction:
-    """Return the chain's reduction; for one that has been found before, the arrays are shared.
+    """Return the chain's reduction; it holds a copy of the rates, sorted by color.
 
     Examples
     --------
@@ -131,7 +131,7 @@ class _Halves(Reduction):
 
     def __init__(self, chain: Generator) -> None:
         self.chain = chain
-        self._members, self._rows = chain.once("halves", lambda: _split_rows(chain))
+        self._members, self._rows = _split_rows(chain)
         self._exits = [chain.exit_rates[members] for members in self._members]
         self.size, self.exit_rates = len(self._members[0]), self._exits[0]
         self._other = np.empty(len(self._members[1]))
@@ -159,9 +159,7 @@ class _LatticeHalves(Reduction):
         self.chain = chain
         self._cut = chain.once("halved_runs", lambda: runs(lattice, halved=True))
         self._sides, self._strides = lattice.sides.astype(np.int64), lattice.strides.astype(np.int64)
-        self._weights, self._exits = chain.once(
-            "lattice_halves", lambda: _split_lattice(chain, self._sides, self._strides)
-        )
+        self._weights, self._exits = _split_lattice(chain, self._sides, self._strides)
         self._unit = float(lattice.unit[0])
         self.exit_rates, self.size = self._exits[0], len(self._exits[0])
         self._other = np.empty(self.size)

@@ -6,6 +6,7 @@ make such parts, but so do chains without any: a distribution with two peaks and
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numba
@@ -15,9 +16,12 @@ from scipy.sparse import coo_array, csgraph
 from ctmc.model.generator import Generator
 from ctmc.model.products import compiled, compiled_parallel
 from ctmc.model.state_space import Lattice
-from ctmc.model.transitions import rate_at
+from ctmc.model.transitions import LatticeTransitions, begin_digits, count_up, rate_at
 
+_BLOCK = 1 << 12
 _CHUNK = 1 << 16
+_MOST_TOPS = 64
+_LONGEST_SEARCH = 5000
 _ZERO = 310
 _DECADES = 620
 
@@ -71,6 +75,48 @@ def parts(chain: Generator, pi: np.ndarray, threshold: float) -> np.ndarray:
     return part_of
 
 
+def one_peak(chain: Generator, pi: np.ndarray, threshold: float) -> bool:
+    """Tell in one pass whether `parts` would put all states together; false where that is not clear.
+
+    The tops are the states into which no likelier one sends as much as `parts` wants; states without probability are none.  From
+    every top but the likeliest a short search against the flow, over transitions that carry at least `threshold` of *all* flow,
+    must come to a likelier state.
+
+    Examples
+    --------
+    >>> queue = Generator.from_matrix(np.diag(np.ones(9), 1) + np.diag(np.full(9, 2.0), -1))
+    >>> one_peak(queue, 0.5 ** np.arange(1, 11), 1e-6), one_peak(queue, np.abs(np.arange(10) - 4.5) ** 20, 1e-6)
+    (True, False)
+    """
+    n = chain.size
+    blocks = (n + _BLOCK - 1) // _BLOCK
+    counts, found = np.zeros(blocks, dtype=np.int64), np.zeros((blocks, _MOST_TOPS), dtype=np.int64)
+    if isinstance(chain.transitions, LatticeTransitions):
+        tops_of_lattice(*chain.transitions, chain.exit_rates, pi, threshold, counts, found)
+    else:
+        for slab in chain.row_slabs():
+            tops_of_rows(*slab, chain.exit_rates, pi, threshold, counts, found)
+    if counts.sum() > _MOST_TOPS:
+        return False
+    tops = np.concatenate([places[:count] for places, count in zip(found, counts, strict=True)])
+    likeliest = int(tops[np.lexsort((tops, -pi[tops]))[0]])
+    least = threshold * float(pi @ chain.exit_rates)
+    return all(top == likeliest or _leads_higher(chain, pi, int(top), least) for top in tops)
+
+
+def _leads_higher(chain: Generator, pi: np.ndarray, top: int, least: float) -> bool:
+    seen, waiting = {top}, deque([top])
+    while waiting and len(seen) < _LONGEST_SEARCH:
+        sources, rates = chain.transitions.into(waiting.popleft())
+        for i in sources[pi[sources] * rates >= least].tolist():
+            if pi[i] > pi[top] or (pi[i] == pi[top] and i < top):
+                return True
+            if i not in seen:
+                seen.add(i)
+                waiting.append(i)
+    return False
+
+
 def between_parts(chain: Generator, pi: np.ndarray, part_of: np.ndarray) -> tuple[Generator, np.ndarray]:
     """Return the chain between the parts, and their masses, shape (parts,).
 
@@ -100,6 +146,57 @@ def between_parts(chain: Generator, pi: np.ndarray, part_of: np.ndarray) -> tupl
         found.append((begins, ends[across], shares * rates))
     begins, ends, rates = (np.concatenate(part) for part in zip(*found, strict=True))
     return Generator.from_transitions(begins, ends, rates, Lattice((count - 1,))), masses
+
+
+@compiled_parallel
+def tops_of_rows(
+    begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, exit_rates: Any, pi: Any, threshold: float, counts: Any,
+    found: Any,
+) -> None:  # fmt: skip
+    """Note the tops of each block of states.  Moves 12 bytes an entry."""
+    for block in numba.prange(counts.size):
+        for j in range(np.uint64(block * _BLOCK), np.uint64(min((block + 1) * _BLOCK, pi.size))):
+            least, top = threshold * (pi[j] * exit_rates[j]), pi[j] > 0.0
+            for k in range(indptr[j], indptr[j + np.uint64(1)]):
+                i = sources[k]
+                uphill = pi[i] > pi[j] or (pi[i] == pi[j] and i < j)
+                if uphill and pi[i] * rate_at(codes, rates, k) >= least:
+                    top = False
+                    break
+            if top:
+                if counts[block] < _MOST_TOPS:
+                    found[block, counts[block]] = j
+                counts[block] += 1
+
+
+@compiled_parallel
+def tops_of_lattice(
+    weights: Any, unit: Any, departures: Any, sides: Any, strides: Any, exit_rates: Any, pi: Any, threshold: float, counts: Any,
+    found: Any,
+) -> None:  # fmt: skip
+    """Note the tops of each block of states."""
+    for block in numba.prange(counts.size):
+        low = np.int64(block) * _BLOCK
+        digits = begin_digits(low, sides, strides)
+        for j in range(low, min(low + _BLOCK, pi.size)):
+            own = pi[j]
+            least, top = threshold * (own * exit_rates[j]), own > 0.0
+            for i in range(sides.size):
+                if weights[i, j] > 0:
+                    other = pi[j - strides[i]]
+                    if other >= own and other * (weights[i, j] * unit[0]) >= least:
+                        top = False
+                        break
+                if digits[i] + 1 < sides[i]:
+                    other = pi[j + strides[i]]
+                    if other > own and other * departures[i, digits[i] + 1] >= least:
+                        top = False
+                        break
+            if top:
+                if counts[block] < _MOST_TOPS:
+                    found[block, counts[block]] = j
+                counts[block] += 1
+            count_up(digits, sides)
 
 
 @compiled_parallel

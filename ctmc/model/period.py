@@ -38,8 +38,9 @@ def periods(indptr: np.ndarray, sources: np.ndarray, found: Classes) -> np.ndarr
     Examples
     --------
     >>> from ctmc.model.communication import classes
-    >>> ring = np.array([0, 1, 2, 3]), np.array([2, 0, 1])                    # 0 -> 1 -> 2 -> 0
-    >>> periods(*ring, classes(*ring)).tolist()
+    >>> from ctmc.model.generator import Generator
+    >>> ring = Generator.from_matrix([[0, 1.0, 0], [0, 0, 1.0], [1.0, 0, 0]])
+    >>> periods(ring.indptr, ring.sources, classes(ring)).tolist()
     [3]
     """
     n = len(indptr) - 1

@@ -83,6 +83,11 @@ class FloatTransitions(NamedTuple):
         """Yield all rows as one slab."""
         yield Slab(0, unsigned(self.indptr), unsigned(self.sources), NO_CODES, self.rates)
 
+    def into(self, j: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sources and rates of the transitions into state j."""
+        entries = slice(int(self.indptr[j]), int(self.indptr[j + 1]))
+        return self.sources[entries].astype(np.int64), self.rates[entries]
+
 
 class CodedTransitions(NamedTuple):
     """Compressed rows by destination with a code per rate: 5 bytes an entry, 6 with more than 256 different rates.
@@ -109,6 +114,11 @@ class CodedTransitions(NamedTuple):
     def slabs(self, *, reverse: bool = False) -> Iterator[Slab]:
         """Yield all rows as one slab."""
         yield Slab(0, unsigned(self.indptr), unsigned(self.sources), self.codes, self.values)
+
+    def into(self, j: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sources and rates of the transitions into state j."""
+        entries = slice(int(self.indptr[j]), int(self.indptr[j + 1]))
+        return self.sources[entries].astype(np.int64), self.values[self.codes[entries]]
 
 
 class LatticeTransitions(NamedTuple):
@@ -156,6 +166,14 @@ class LatticeTransitions(NamedTuple):
             np.cumsum(pointers, out=pointers)
             _write_slab(begin, *self, pointers, sources, rates)
             yield Slab(begin, pointers, sources, NO_CODES, rates)
+
+    def into(self, j: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sources and rates of the transitions into state j."""
+        lengths = j // self.strides % self.sides
+        entered, ahead = self.weights[:, j] > 0, lengths + 1 < self.sides
+        sources = np.concatenate([j - self.strides[entered], j + self.strides[ahead]])
+        departing = self.departures[np.flatnonzero(ahead), lengths[ahead] + 1]
+        return sources, np.concatenate([self.weights[entered, j] * self.unit[0], departing])
 
     def check(self, limits: tuple[int, ...], size: int) -> None:
         """Raise `ModelError` unless the arrays fit a box with these limits and hold rates of a generator."""

@@ -56,6 +56,7 @@ class Bicgstab:
 
     solves: ClassVar = (Stationary,)
     needs: ClassVar = Generator
+    keeps_zeros: ClassVar = True
     max_iterations: int = 20_000
 
     def __post_init__(self) -> None:

@@ -36,9 +36,6 @@ class GaussSeidel:
 
     Parameters
     ----------
-    order : str
-        'sequential' (state by state), 'colored', or 'auto': colored for a model in lattice form, whose colored sweeps are ten times
-        as fast, else sequential.  A colored sweep relaxes the pair of colors together, and has no direction.
     direction : str
         'forward', 'backward' (order of the states), or 'symmetric' (one of each per iteration).
     relaxation : float
@@ -47,6 +44,9 @@ class GaussSeidel:
         Iterations between two looks at the defect, which cost a product each.
     max_iterations : int
         Largest number of iterations.
+    order : str
+        'sequential' (state by state), 'colored', or 'auto': colored for a model in lattice form, whose colored sweeps are ten times
+        as fast, else sequential.  A colored sweep relaxes the pair of colors together, and has no direction.
 
     Examples
     --------
@@ -58,11 +58,12 @@ class GaussSeidel:
 
     solves: ClassVar = (Stationary,)
     needs: ClassVar = Generator
-    order: str = "auto"
+    keeps_zeros: ClassVar = True
     direction: str = "symmetric"
     relaxation: float = 1.0
     sweeps_per_check: int = 4
     max_iterations: int = 100_000
+    order: str = "auto"
 
     def __post_init__(self) -> None:
         check_choice("order", self.order, ORDERS)

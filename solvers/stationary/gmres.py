@@ -58,6 +58,7 @@ class Gmres:
 
     solves: ClassVar = (Stationary,)
     needs: ClassVar = Generator
+    keeps_zeros: ClassVar = True
     restart: int = 40
     preconditioner: str = "coloring"
     drop_tolerance: float = 1e-3

@@ -38,6 +38,7 @@ class PowerIteration:
 
     solves: ClassVar = (Stationary,)
     needs: ClassVar = Generator
+    keeps_zeros: ClassVar = True
     max_iterations: int = 100_000
 
     def __post_init__(self) -> None:
