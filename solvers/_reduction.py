@@ -13,13 +13,20 @@ either.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import Any
 
 import numba
 import numpy as np
 
 from ctmc.model.generator import Generator
-from ctmc.model.lattice_products import halved_difference, halved_step, runs
+from ctmc.model.lattice_products import (
+    accepted_weights,
+    halved_difference,
+    halved_step,
+    halved_weights,
+    runs,
+)
 from ctmc.model.products import compiled, compiled_parallel
 from ctmc.model.transitions import LatticeTransitions, begin_digits, count_up, rate_at
 
@@ -159,10 +166,16 @@ class _LatticeHalves(Reduction):
         self.chain = chain
         self._cut = chain.once("halved_runs", lambda: runs(lattice, halved=True))
         self._sides, self._strides = lattice.sides.astype(np.int64), lattice.strides.astype(np.int64)
-        self._weights, self._exits = _split_lattice(chain, self._sides, self._strides)
+        self._weights, self._accepted = _split_lattice(lattice, self._sides, self._strides)
         self._unit = float(lattice.unit[0])
-        self.exit_rates, self.size = self._exits[0], len(self._exits[0])
+        self.size = len(self._accepted[0])
         self._other = np.empty(self.size)
+
+    @cached_property
+    def exit_rates(self) -> np.ndarray:  # type: ignore[override]  # not needed by all
+        exits = np.ones(self.size)
+        split(self._sides, self._strides, 0, self.chain.exit_rates, exits)
+        return exits
 
     def restrict(self, pi: np.ndarray) -> np.ndarray:
         p = np.zeros(self.size)
@@ -170,7 +183,7 @@ class _LatticeHalves(Reduction):
         return p
 
     def expand(self, p: np.ndarray) -> np.ndarray:
-        halved_step(self._cut, 1, self._weights[1], self._unit, self._exits[1], p, self._other)
+        self._to_other(p)
         pi = np.empty(self.chain.size)
         join(self._sides, self._strides, 0, p, pi)
         join(self._sides, self._strides, 1, self._other, pi)
@@ -180,13 +193,22 @@ class _LatticeHalves(Reduction):
     def difference(self, p: np.ndarray, shadow: np.ndarray, out: np.ndarray) -> np.ndarray:
         self.chain.count_products()
         dots = np.empty((self.size // int(self._cut.length[0]), 4))
-        halved_step(self._cut, 1, self._weights[1], self._unit, self._exits[1], p, self._other)
-        halved_difference(self._cut, self._weights[0], self._unit, self._exits[0], self._other, p, shadow, out, dots)
+        self._to_other(p)
+        halved_difference(self._cut, self._weights[0], self._unit, self._accepted[0], self._other, p, shadow, out, dots)
         return np.asarray(dots.sum(axis=0))
 
+    def defect(self, residual: np.ndarray, p: np.ndarray) -> float:
+        sums = np.empty((self.size // int(self._cut.length[0]), 2))
+        halved_weights(self._cut, self._unit, self._accepted[0], residual, p, sums)
+        imbalance, flow = sums.sum(axis=0)
+        return float(imbalance / (2 * flow))
+
     def _step(self, p: np.ndarray, out: np.ndarray) -> None:
-        halved_step(self._cut, 1, self._weights[1], self._unit, self._exits[1], p, self._other)
-        halved_step(self._cut, 0, self._weights[0], self._unit, self._exits[0], self._other, out)
+        self._to_other(p)
+        halved_step(self._cut, 0, self._weights[0], self._unit, self._accepted[0], self._other, out)
+
+    def _to_other(self, p: np.ndarray) -> None:
+        halved_step(self._cut, 1, self._weights[1], self._unit, self._accepted[1], p, self._other)
 
 
 def _split_rows(chain: Generator) -> tuple[list[np.ndarray], list[tuple[np.ndarray, ...]]]:
@@ -211,19 +233,21 @@ def _split_rows(chain: Generator) -> tuple[list[np.ndarray], list[tuple[np.ndarr
 
 
 def _split_lattice(
-    chain: Generator, sides: np.ndarray, strides: np.ndarray
+    lattice: LatticeTransitions, sides: np.ndarray, strides: np.ndarray
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return the weights and the exit rates of each color; elements that belong to no state have weights 0 and exit rate 1."""
-    lattice = chain.transitions
-    width = (int(sides[-1]) + 1) // 2
-    size = chain.size // int(sides[-1]) * width
-    weights = [np.zeros((len(sides), size), dtype=lattice.weights.dtype) for _ in (0, 1)]
-    exits = [np.ones(size) for _ in (0, 1)]
+    """Return the weights of each color, and that of all arrivals out of its states; 0 in elements that belong to no state."""
+    states, kind = lattice.weights.shape[1], lattice.weights.dtype
+    size = states // int(sides[-1]) * ((int(sides[-1]) + 1) // 2)
+    largest = int(sum(int(row.max()) for row in lattice.weights))
+    accepted = np.empty(states, dtype=np.min_scalar_type(largest))
+    accepted_weights(lattice.weights, sides, strides, accepted)
+    weights = [np.zeros((len(sides), size), dtype=kind) for _ in (0, 1)]
+    halves = [np.zeros(size, dtype=accepted.dtype) for _ in (0, 1)]
     for color in (0, 1):
         for i in range(len(sides)):
             split(sides, strides, color, lattice.weights[i], weights[color][i])
-        split(sides, strides, color, chain.exit_rates, exits[color])
-    return weights, exits
+        split(sides, strides, color, accepted, halves[color])
+    return weights, halves
 
 
 @compiled_parallel

@@ -387,7 +387,7 @@ def supermarket(
         require_memory("the supermarket model", (len(design.rates) + 8) * size, states=size, entries=entries)
         found = lattice_transitions(space, keys, design.probabilities, design.arrival_rate, design.rates)
         if found is not None:
-            return Generator(space, *found, initial=distribution(space, begin))
+            return Generator(space, found, initial=distribution(space, begin))
     require_memory("the supermarket model", 12 * entries + 40 * size, states=size, entries=entries)
     rows = FloatTransitions(*transitions(space, keys, design.shares, design.rates))
     return Generator(space, rows, initial=distribution(space, begin))

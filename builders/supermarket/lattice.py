@@ -17,7 +17,7 @@ import numpy as np
 
 from ctmc.model.products import compiled, compiled_parallel
 from ctmc.model.state_space import Lattice
-from ctmc.model.transitions import LatticeTransitions
+from ctmc.model.transitions import LatticeTransitions, begin_digits, count_up
 
 _ROWS = 64
 """Rows per block of work."""
@@ -29,8 +29,8 @@ def lattice_transitions(
     probabilities: list[list[Fraction]],
     arrival_rate: float,
     service_rates: np.ndarray,
-) -> tuple[LatticeTransitions, np.ndarray] | None:
-    """Return the transitions and the exit rates, or None where the weights need more than 16 bits.
+) -> LatticeTransitions | None:
+    """Return the transitions, or None where the weights need more than 16 bits.
 
     Parameters
     ----------
@@ -51,114 +51,63 @@ def lattice_transitions(
     numbers = np.array([[int(share * denominator) for share in row] for row in probabilities], dtype=np.int64)
     sides = np.array(space.limits, dtype=np.int64) + 1
     weights = np.empty((servers, space.size), dtype=np.uint8 if most <= 255 else np.uint16)
-    unit = arrival_rate / denominator
-    exit_rates = np.empty(space.size)
-    _fill(
-        sides,
-        space.strides,
-        keys,
-        numbers.astype(weights.dtype),
-        numbers.astype(np.float64),
-        unit,
-        service_rates,
-        weights,
-        exit_rates,
-    )
+    _fill(sides, space.strides, keys.astype(np.int32), numbers.astype(weights.dtype), weights)
     departures = np.repeat(service_rates[:, None], int(sides.max()), axis=1)
-    return LatticeTransitions(weights, np.array([unit]), departures, sides, space.strides), exit_rates
+    return LatticeTransitions(weights, np.array([arrival_rate / denominator]), departures, sides, space.strides)
 
 
 @compiled_parallel
-def _fill(
-    sides: Any, strides: Any, keys: Any, numbers: Any, accepted: Any, unit: float, service_rates: Any, weights: Any,
-    exit_rates: Any,
-) -> None:  # fmt: skip
-    rows = exit_rates.size // sides[sides.size - 1]
+def _fill(sides: Any, strides: Any, keys: Any, numbers: Any, weights: Any) -> None:
+    """Write the weights.  Moves one or two bytes a server and state."""
+    rows = weights.shape[1] // sides[sides.size - 1]
     for block in numba.prange((rows + _ROWS - 1) // _ROWS):
-        _fill_rows(
-            sides, strides, keys, numbers, accepted, unit, service_rates, weights, exit_rates,
-            block * _ROWS, min((block + 1) * _ROWS, rows),
-        )  # fmt: skip
+        low = np.int64(block) * _ROWS
+        _fill_rows(sides, strides, keys, numbers, weights, low, min(low + _ROWS, rows))
 
 
 @compiled
-def _fill_rows(
-    sides: Any, strides: Any, keys: Any, numbers: Any, accepted: Any, unit: float, service_rates: Any, weights: Any,
-    exit_rates: Any, begin: int, end: int,
-) -> None:  # fmt: skip
-    servers = sides.size
-    width = sides[servers - 1]
-    state = np.empty(servers, dtype=np.int64)
-    for i in range(servers):
-        state[i] = begin * width // strides[i] % sides[i]
-    arriving = np.empty(width)
+def _fill_rows(sides: Any, strides: Any, keys: Any, numbers: Any, weights: Any, begin: Any, end: Any) -> None:
+    last = sides.size - 1
+    width = sides[last]
+    digits = begin_digits(begin * width, sides, strides)
+    better, tied = np.empty(width, dtype=np.int64), np.empty(width, dtype=np.int64)
     for row in range(begin, end):
         a = row * width
-        arriving[:] = 0.0
-        leaving = 0.0
-        for i in range(servers - 1):
-            leaving += service_rates[i] if state[i] > 0 else 0.0
-            if state[i] > 0:
-                _weights_of(keys, numbers, state, i, state[i] - 1, weights[i, a : a + width])
-            else:
-                weights[i, a : a + width] = 0
-            if state[i] + 1 < sides[i]:
-                _add_accepted(keys, accepted, state, i, arriving)
-        _last_weights(keys, numbers, accepted, state, weights[servers - 1, a : a + width], arriving)
-        last_rate = service_rates[servers - 1]
-        exits = exit_rates[a : a + width]
-        for x in range(width):
-            exits[x] = arriving[x] * unit + (leaving + (last_rate if x > 0 else 0.0))
-        i = servers - 2
-        while i >= 0:
-            state[i] += 1
-            if state[i] < sides[i]:
-                break
-            state[i] = 0
-            i -= 1
+        for i in range(last):
+            out = weights[i, a : a + width]
+            if digits[i] == 0:
+                out[:] = 0
+                continue
+            own = keys[i, digits[i] - 1]
+            ahead, even = 0, 1
+            for j in range(last):
+                if j != i:
+                    other = keys[j, digits[j]]
+                    ahead += other < own
+                    even += other == own
+            _join_last(out, keys[last], own, numbers[ahead, even], numbers[ahead, even + 1], numbers[ahead + 1, even])
+        better[:] = 0
+        tied[:] = 1
+        for j in range(last):
+            _compare(better, tied, keys[last], keys[j, digits[j]])
+        out = weights[last, a : a + width]
+        out[0] = 0
+        for x in range(width - 1):
+            out[x + 1] = numbers[better[x], tied[x]]
+        digits[last] = width - 1
+        count_up(digits, sides)
 
 
 @compiled
-def _ranks(keys: Any, state: Any, i: int, own: int) -> tuple[int, int]:
-    """Count the servers but i and the last one that are better than this key, and those that tie with it."""
-    better, tied = 0, 1
-    for j in range(state.size - 1):
-        if j != i:
-            other = keys[j, state[j]]
-            better += other < own
-            tied += other == own
-    return better, tied
-
-
-@compiled
-def _weights_of(keys: Any, numbers: Any, state: Any, i: int, length: int, out: Any) -> None:
-    """Write the weights of server i at this queue length, for every length of the last queue."""
-    own = keys[i, length]
-    better, tied = _ranks(keys, state, i, own)
-    last = keys[state.size - 1]
-    worse_last, tied_last, better_last = numbers[better, tied], numbers[better, tied + 1], numbers[better + 1, tied]
+def _join_last(out: Any, last: Any, own: Any, if_worse: Any, if_tied: Any, if_better: Any) -> None:
+    """Write the weight of a server with this key for every length of the last queue, by the last server's keys."""
     for x in range(out.size):
-        key = last[x]
-        out[x] = better_last if key < own else (tied_last if key == own else worse_last)
+        out[x] = if_better if last[x] < own else (if_tied if last[x] == own else if_worse)
 
 
 @compiled
-def _add_accepted(keys: Any, accepted: Any, state: Any, i: int, arriving: Any) -> None:
-    own = keys[i, state[i]]
-    better, tied = _ranks(keys, state, i, own)
-    last = keys[state.size - 1]
-    worse_last, tied_last, better_last = accepted[better, tied], accepted[better, tied + 1], accepted[better + 1, tied]
-    for x in range(arriving.size):
-        key = last[x]
-        arriving[x] += better_last if key < own else (tied_last if key == own else worse_last)
-
-
-@compiled
-def _last_weights(keys: Any, numbers: Any, accepted: Any, state: Any, out: Any, arriving: Any) -> None:
-    """Write the weights of the last server, and add what it accepts at each of its lengths."""
-    last = state.size - 1
-    out[0] = 0
-    for x in range(out.size - 1):
-        better, tied = _ranks(keys, state, last, keys[last, x])
-        out[x + 1] = numbers[better, tied]
-        arriving[x] += accepted[better, tied]
+def _compare(better: Any, tied: Any, last: Any, other: Any) -> None:
+    """Count another server where it is better than the last one, or ties with it."""
+    for x in range(better.size):
+        better[x] += other < last[x]
+        tied[x] += other == last[x]

@@ -49,6 +49,10 @@ class Runs(NamedTuple):
         Share of the last coordinate's weight that belongs to the element itself, and to the one before.
     departures_here, departures_after : ndarray, shape (2, length)
         Departure rate of the last coordinate from the element itself, and from the one after.
+    outer_leaving : ndarray, shape (outer, largest side)
+        Rate of the departure *out of* a state, by its coordinate.
+    leaving : ndarray, shape (2, length)
+        The same rates of all inner coordinates together, along a run; 1 in elements that belong to no state.
     """
 
     length: Any
@@ -61,6 +65,8 @@ class Runs(NamedTuple):
     before: Any
     departures_here: Any
     departures_after: Any
+    outer_leaving: Any
+    leaving: Any
 
 
 def runs(lattice: LatticeTransitions, *, halved: bool) -> Runs:
@@ -93,11 +99,16 @@ def runs(lattice: LatticeTransitions, *, halved: bool) -> Runs:
     inner_departures = np.array([into[outer + i][digit] for i, digit in enumerate(digits)]).reshape(inner, length)
     here, before = np.zeros((2, length)), np.zeros((2, length))
     departures_here, departures_after = np.zeros((2, length)), np.zeros((2, length))
+    out_of = lattice.departures.copy()
+    out_of[:, 0] = 0
+    inner_leaving = sum((out_of[outer + i][digit] for i, digit in enumerate(digits)), start=np.zeros(length))
+    leaving = np.ones((2, length))
     for parity in (0, 1):
         place = element % width
         if not halved:
             before[parity] = place > 0
             departures_after[parity] = into[-1][place]
+            leaving[parity] = inner_leaving + out_of[-1][place]
             continue
         upper = (parity + sum(digits, start=np.zeros(length, dtype=np.int64))) % 2
         last = 2 * place + upper
@@ -106,10 +117,12 @@ def runs(lattice: LatticeTransitions, *, halved: bool) -> Runs:
         rate = into[-1][np.minimum(last, sides[-1])]
         departures_here[parity] = np.where(upper == 0, rate, 0)
         departures_after[parity] = np.where(upper == 1, rate, 0)
+        inside = last < sides[-1]
+        leaving[parity][inside] = (inner_leaving + out_of[-1][np.minimum(last, sides[-1] - 1)])[inside]
     return Runs(
         np.array([length], dtype=np.int64), sides[:outer], strides[:outer], np.ascontiguousarray(into[:outer]),
         strides[outer:], np.ascontiguousarray(np.stack([inner_departures] * 2)), here, before, departures_here,
-        departures_after,
+        departures_after, np.ascontiguousarray(out_of[:outer]), leaving,
     )  # fmt: skip
 
 
@@ -219,15 +232,19 @@ def _edge(cut: Runs, parity: int, w: Any, x: Any, o: Any, begin: Any, unit: floa
 
 @compiled
 def _gather(cut: Runs, run: Any, color: Any, w: Any, x: Any, out: Any, unit: float) -> Any:
-    """Set a run of out to the flow into each of its states; `color` is the parity of the states, 0 in the flat layout."""
+    """Set a run of out to the flow into each of its states; `color` is the parity of the states, 0 in the flat layout.
+
+    Returns where the run begins, the parity of its inner coordinates, and the rate of departures of the outer ones.
+    """
     length, outer, inner = cut.length[0], cut.outer_sides.size, cut.inner_strides.size
     below, above = np.zeros(outer, dtype=np.int64), np.zeros(outer, dtype=np.int64)
     departure = np.zeros(outer)
-    rest, parity = run, color
+    rest, parity, leaving = run, color, 0.0
     for i in range(outer - 1, -1, -1):
         digit = rest % cut.outer_sides[i]
         rest //= cut.outer_sides[i]
         parity += digit
+        leaving += cut.outer_leaving[i, digit]
         if digit > 0:  # else the weights are zero and any finite numbers do
             below[i] = cut.outer_strides[i]
         if digit + 1 < cut.outer_sides[i]:
@@ -264,7 +281,7 @@ def _gather(cut: Runs, run: Any, color: Any, w: Any, x: Any, out: Any, unit: flo
         )  # fmt: skip
     elif i + 1 == outer:
         _one(o, w[i, a:b], x[a - below[i] : b - below[i]], departure[i], x[a + above[i] : b + above[i]], unit)
-    return a
+    return a, parity, leaving
 
 
 @compiled
@@ -274,31 +291,31 @@ def _minus_exits(o: Any, exit_rates: Any, x: Any) -> None:
 
 
 @compiled
-def _over_exits(o: Any, exit_rates: Any) -> None:
+def _over_exits(o: Any, accepted: Any, unit: float, inner: Any, outer: float) -> None:
     for r in range(o.size):
-        o[r] /= exit_rates[r]
+        o[r] /= unit * accepted[r] + (inner[r] + outer)
 
 
 @compiled
 def _flat_run(cut: Runs, run: Any, w: Any, unit: float, exit_rates: Any, x: Any, out: Any) -> None:
-    a = _gather(cut, run, 0, w, x, out, unit)
+    a, _, _ = _gather(cut, run, 0, w, x, out, unit)
     b = a + cut.length[0]
     _minus_exits(out[a:b], exit_rates[a:b], x[a:b])
 
 
 @compiled
-def _halved_run(cut: Runs, run: Any, color: Any, w: Any, unit: float, exit_rates: Any, x: Any, out: Any) -> None:
-    a = _gather(cut, run, color, w, x, out, unit)
+def _halved_run(cut: Runs, run: Any, color: Any, w: Any, unit: float, accepted: Any, x: Any, out: Any) -> None:
+    a, parity, leaving = _gather(cut, run, color, w, x, out, unit)
     b = a + cut.length[0]
-    _over_exits(out[a:b], exit_rates[a:b])
+    _over_exits(out[a:b], accepted[a:b], unit, cut.leaving[parity], leaving)
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})
-def _subtract(o: Any, exit_rates: Any, x: Any, shadow: Any, dots: Any) -> None:
+def _subtract(o: Any, accepted: Any, unit: float, inner: Any, outer: float, x: Any, shadow: Any, dots: Any) -> None:
     """Set o to x - o / exit rates, and write four inner products of this run; summed in vector lanes."""
     with_shadow, with_x, square, both = 0.0, 0.0, 0.0, 0.0
     for r in range(o.size):
-        value = x[r] - o[r] / exit_rates[r]
+        value = x[r] - o[r] / (unit * accepted[r] + (inner[r] + outer))
         o[r] = value
         with_shadow += shadow[r] * value
         with_x += x[r] * value
@@ -309,16 +326,16 @@ def _subtract(o: Any, exit_rates: Any, x: Any, shadow: Any, dots: Any) -> None:
 
 @compiled
 def _difference_run(
-    cut: Runs, run: Any, w: Any, unit: float, exit_rates: Any, other: Any, x: Any, shadow: Any, out: Any, dots: Any
+    cut: Runs, run: Any, w: Any, unit: float, accepted: Any, other: Any, x: Any, shadow: Any, out: Any, dots: Any
 ) -> None:
-    a = _gather(cut, run, 0, w, other, out, unit)
+    a, parity, leaving = _gather(cut, run, 0, w, other, out, unit)
     b = a + cut.length[0]
-    _subtract(out[a:b], exit_rates[a:b], x[a:b], shadow[a:b], dots[run])
+    _subtract(out[a:b], accepted[a:b], unit, cut.leaving[parity], leaving, x[a:b], shadow[a:b], dots[run])
 
 
 @compiled_parallel
 def halved_difference(
-    cut: Runs, w: Any, unit: float, exit_rates: Any, other: Any, x: Any, shadow: Any, out: Any, dots: Any
+    cut: Runs, w: Any, unit: float, accepted: Any, other: Any, x: Any, shadow: Any, out: Any, dots: Any
 ) -> None:
     """Set out_j = x_j - sum_i other_i rate(i, j) / exit_j for the states j of color 0.
 
@@ -326,7 +343,7 @@ def halved_difference(
     them here saves reading the vectors again.
     """
     for run in numba.prange(out.size // cut.length[0]):
-        _difference_run(cut, np.int64(run), w, unit, exit_rates, other, x, shadow, out, dots)
+        _difference_run(cut, np.int64(run), w, unit, accepted, other, x, shadow, out, dots)
 
 
 @compiled_parallel
@@ -337,10 +354,13 @@ def flat_product(cut: Runs, w: Any, unit: float, exit_rates: Any, x: Any, out: A
 
 
 @compiled_parallel
-def halved_step(cut: Runs, color: Any, w: Any, unit: float, exit_rates: Any, x: Any, out: Any) -> None:
-    """Set out_j = sum_i x_i rate(i, j) / exit_j for the states j of one color; x is over those of the other."""
+def halved_step(cut: Runs, color: Any, w: Any, unit: float, accepted: Any, x: Any, out: Any) -> None:
+    """Set out_j = sum_i x_i rate(i, j) / q_j for the states j of one color; x is over those of the other.
+
+    `accepted` has the weight of all arrivals out of each state, from which the exit rate q_j follows: one or two bytes, not eight.
+    """
     for run in numba.prange(x.size // cut.length[0]):
-        _halved_run(cut, np.int64(run), color, w, unit, exit_rates, x, out)
+        _halved_run(cut, np.int64(run), color, w, unit, accepted, x, out)
 
 
 @compiled
@@ -443,4 +463,49 @@ def parity(sides: Any, strides: Any, colors: Any) -> None:
         digits = begin_digits(low, sides, strides)
         for j in range(low, min(low + _BLOCK, n)):
             colors[j] = digits.sum() & 1
+            count_up(digits, sides)
+
+
+@compiled_parallel
+def halved_weights(cut: Runs, unit: float, accepted: Any, residual: Any, p: Any, sums: Any) -> None:
+    """Write sum |residual| q and sum |p| q over the states of color 0, run by run."""
+    for run in numba.prange(sums.shape[0]):
+        _weigh_run(cut, np.int64(run), unit, accepted, residual, p, sums[run])
+
+
+@compiled
+def _weigh_run(cut: Runs, run: Any, unit: float, accepted: Any, residual: Any, p: Any, sums: Any) -> None:
+    rest, parity, leaving = run, 0, 0.0
+    for i in range(cut.outer_sides.size - 1, -1, -1):
+        digit = rest % cut.outer_sides[i]
+        rest //= cut.outer_sides[i]
+        parity += digit
+        leaving += cut.outer_leaving[i, digit]
+    a = run * cut.length[0]
+    b = a + cut.length[0]
+    _weigh(accepted[a:b], unit, cut.leaving[parity & 1], leaving, residual[a:b], p[a:b], sums)
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})
+def _weigh(accepted: Any, unit: float, inner: Any, outer: float, residual: Any, p: Any, sums: Any) -> None:
+    imbalance, flow = 0.0, 0.0
+    for r in range(p.size):
+        exit_rate = unit * accepted[r] + (inner[r] + outer)
+        imbalance += abs(residual[r]) * exit_rate
+        flow += abs(p[r]) * exit_rate
+    sums[0], sums[1] = imbalance, flow
+
+
+@compiled_parallel
+def accepted_weights(weights: Any, sides: Any, strides: Any, accepted: Any) -> None:
+    """Set accepted to the weight of all arrivals out of each state."""
+    for block in numba.prange((accepted.size + _BLOCK - 1) // _BLOCK):
+        low = np.int64(block) * _BLOCK
+        digits = begin_digits(low, sides, strides)
+        for j in range(low, min(low + _BLOCK, accepted.size)):
+            total = 0
+            for i in range(sides.size):
+                if digits[i] + 1 < sides[i]:
+                    total += weights[i, j + strides[i]]
+            accepted[j] = total
             count_up(digits, sides)
