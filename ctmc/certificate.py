@@ -95,7 +95,7 @@ def stationary(problem: Stationary, pi: Any) -> Certificate:
     if chain.classes.irreducible and chain.size > 1:
         return _hidden(chain, pi, flow, problem.tolerance, defect) or _converged(problem.tolerance, defect)
     accepted = math.sqrt(problem.tolerance)
-    if len(chain.classes.recurrent) == 1 and chain.size > _COMPARED and exchange.one_peak(chain, pi, accepted):
+    if len(chain.classes.recurrent) == 1 and chain.size > _COMPARED and not exchange.parts(chain, pi, accepted).any():
         return slow_states(chain, pi, flow, problem.tolerance, defect) or _converged(problem.tolerance, defect)
     for number in chain.classes.recurrent:
         members = chain.classes.members(number)
@@ -186,8 +186,6 @@ def slow_exchange(
         except ModelError:
             off = math.nan  # nothing flows out of some part although the chain is irreducible
         return None if off <= accepted else _unbalanced(chain.size, off, defect)
-    if exchange.one_peak(chain, pi, accepted):
-        return None
     part_of = exchange.parts(chain, pi, accepted)
     count = int(part_of.max()) + 1
     if count == 1:

@@ -6,7 +6,7 @@ make such parts, but so do chains without any: a distribution with two peaks and
 
 from __future__ import annotations
 
-from collections import deque
+import heapq
 from typing import Any
 
 import numba
@@ -20,7 +20,8 @@ from ctmc.model.transitions import LatticeTransitions, begin_digits, count_up, r
 
 _BLOCK = 1 << 12
 _CHUNK = 1 << 16
-_MOST_TOPS = 64
+_FEW = 64
+"""Up to so many parts the transitions between them are looked for by short searches."""
 _LONGEST_SEARCH = 5000
 _ZERO = 310
 _DECADES = 620
@@ -56,65 +57,69 @@ def parts(chain: Generator, pi: np.ndarray, threshold: float) -> np.ndarray:
     [0, 0, 0, 1, 1, 1]
     """
     n = chain.size
-    part_of = np.empty(n, dtype=np.int32 if n <= np.iinfo(np.int32).max else np.int64)
-    for slab in chain.row_slabs():
-        strongest_uphill(*slab, chain.exit_rates, pi, threshold, part_of)
-    count = int(number_trees(part_of))
-    while count > 1:
-        best, target = np.full(count, -1.0), np.arange(count)
+    narrow = np.int32 if n <= np.iinfo(np.int32).max else np.int64
+    link = np.empty(n, dtype=narrow)
+    likeliest = int(np.argmax(pi))
+    if isinstance(chain.transitions, LatticeTransitions):
+        strongest_uphill_on_lattice(*chain.transitions, chain.exit_rates, pi, threshold, likeliest, link)
+    else:
         for slab in chain.row_slabs():
-            strongest_of_parts(*slab, pi, part_of, best, target)
+            strongest_uphill(*slab, chain.exit_rates, pi, threshold, likeliest, link)
+    part_of = np.full(n, -1, dtype=narrow)
+    tops = tops_of(link)
+    count = len(tops)
+    if count == 1:
+        part_of[:] = 0
+        return part_of
+    part_of[tops] = np.arange(count)
+    follow_links(link, part_of)
+    del link
+    begin: Any
+    end: Any
+    while count > 1:
         throughput = throughputs(chain.exit_rates, pi, part_of, count)
-        begin = np.flatnonzero((best >= threshold * throughput) & (target != np.arange(count)))
-        if not begin.size:
+        if count <= _FEW:
+            begin, end = _along_ridges(chain, pi, part_of, tops, threshold * throughput)
+        else:
+            best, target = np.full(count, -1.0), np.arange(count)
+            for slab in chain.row_slabs():
+                strongest_of_parts(*slab, pi, part_of, best, target)
+            begin = np.flatnonzero((best >= threshold * throughput) & (target != np.arange(count)))
+            end = target[begin]
+        if not len(begin):
             break
-        links = coo_array((np.ones(len(begin), dtype=np.int8), (begin, target[begin])), shape=(count, count))
+        links = coo_array((np.ones(len(begin), dtype=np.int8), (begin, end)), shape=(count, count))
         joined, number = csgraph.connected_components(links, directed=False)
         renumber(number.astype(part_of.dtype), part_of)
+        order = np.lexsort((tops, -pi[tops]))  # of the tops of a joined part the likeliest stays
+        tops = tops[order[np.unique(number[order], return_index=True)[1]]]
         count = int(joined)
     return part_of
 
 
-def one_peak(chain: Generator, pi: np.ndarray, threshold: float) -> bool:
-    """Tell in one pass whether `parts` would put all states together; false where that is not clear.
+def _along_ridges(
+    chain: Generator, pi: np.ndarray, part_of: np.ndarray, tops: np.ndarray, least: np.ndarray
+) -> tuple[list[int], list[int]]:
+    """Return pairs of parts that one transition joins, found by short searches against the flow, from the top of each part.
 
-    The tops are the states into which no likelier one sends as much as `parts` wants; states without probability are none.  From
-    every top but the likeliest a short search against the flow, over transitions that carry at least `threshold` of *all* flow,
-    must come to a likelier state.
-
-    Examples
-    --------
-    >>> queue = Generator.from_matrix(np.diag(np.ones(9), 1) + np.diag(np.full(9, 2.0), -1))
-    >>> one_peak(queue, 0.5 ** np.arange(1, 11), 1e-6), one_peak(queue, np.abs(np.arange(10) - 4.5) ** 20, 1e-6)
-    (True, False)
+    A search goes to the likeliest states first, along the ridge, until it is in another part.
     """
-    n = chain.size
-    blocks = (n + _BLOCK - 1) // _BLOCK
-    counts, found = np.zeros(blocks, dtype=np.int64), np.zeros((blocks, _MOST_TOPS), dtype=np.int64)
-    if isinstance(chain.transitions, LatticeTransitions):
-        tops_of_lattice(*chain.transitions, chain.exit_rates, pi, threshold, counts, found)
-    else:
-        for slab in chain.row_slabs():
-            tops_of_rows(*slab, chain.exit_rates, pi, threshold, counts, found)
-    if counts.sum() > _MOST_TOPS:
-        return False
-    tops = np.concatenate([places[:count] for places, count in zip(found, counts, strict=True)])
-    likeliest = int(tops[np.lexsort((tops, -pi[tops]))[0]])
-    least = threshold * float(pi @ chain.exit_rates)
-    return all(top == likeliest or _leads_higher(chain, pi, int(top), least) for top in tops)
-
-
-def _leads_higher(chain: Generator, pi: np.ndarray, top: int, least: float) -> bool:
-    seen, waiting = {top}, deque([top])
-    while waiting and len(seen) < _LONGEST_SEARCH:
-        sources, rates = chain.transitions.into(waiting.popleft())
-        for i in sources[pi[sources] * rates >= least].tolist():
-            if pi[i] > pi[top] or (pi[i] == pi[top] and i < top):
-                return True
-            if i not in seen:
-                seen.add(i)
-                waiting.append(i)
-    return False
+    begin, end = [], []
+    for part, top in enumerate(tops.tolist()):
+        seen, waiting = {top}, [(0.0, top)]
+        while waiting and len(seen) < _LONGEST_SEARCH:
+            sources, rates = chain.transitions.into(heapq.heappop(waiting)[1])
+            strong = sources[pi[sources] * rates >= least[part]]
+            other = part_of[strong]
+            if (other != part).any():
+                begin.append(part)
+                end.append(int(other[np.argmax(other != part)]))
+                break
+            for i in strong.tolist():
+                if i not in seen:
+                    seen.add(i)
+                    heapq.heappush(waiting, (-float(pi[i]), i))
+    return begin, end
 
 
 def between_parts(chain: Generator, pi: np.ndarray, part_of: np.ndarray) -> tuple[Generator, np.ndarray]:
@@ -149,64 +154,14 @@ def between_parts(chain: Generator, pi: np.ndarray, part_of: np.ndarray) -> tupl
 
 
 @compiled_parallel
-def tops_of_rows(
-    begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, exit_rates: Any, pi: Any, threshold: float, counts: Any,
-    found: Any,
-) -> None:  # fmt: skip
-    """Note the tops of each block of states.  Moves 12 bytes an entry."""
-    for block in numba.prange(counts.size):
-        for j in range(np.uint64(block * _BLOCK), np.uint64(min((block + 1) * _BLOCK, pi.size))):
-            least, top = threshold * (pi[j] * exit_rates[j]), pi[j] > 0.0
-            for k in range(indptr[j], indptr[j + np.uint64(1)]):
-                i = sources[k]
-                uphill = pi[i] > pi[j] or (pi[i] == pi[j] and i < j)
-                if uphill and pi[i] * rate_at(codes, rates, k) >= least:
-                    top = False
-                    break
-            if top:
-                if counts[block] < _MOST_TOPS:
-                    found[block, counts[block]] = j
-                counts[block] += 1
-
-
-@compiled_parallel
-def tops_of_lattice(
-    weights: Any, unit: Any, departures: Any, sides: Any, strides: Any, exit_rates: Any, pi: Any, threshold: float, counts: Any,
-    found: Any,
-) -> None:  # fmt: skip
-    """Note the tops of each block of states."""
-    for block in numba.prange(counts.size):
-        low = np.int64(block) * _BLOCK
-        digits = begin_digits(low, sides, strides)
-        for j in range(low, min(low + _BLOCK, pi.size)):
-            own = pi[j]
-            least, top = threshold * (own * exit_rates[j]), own > 0.0
-            for i in range(sides.size):
-                if weights[i, j] > 0:
-                    other = pi[j - strides[i]]
-                    if other >= own and other * (weights[i, j] * unit[0]) >= least:
-                        top = False
-                        break
-                if digits[i] + 1 < sides[i]:
-                    other = pi[j + strides[i]]
-                    if other > own and other * departures[i, digits[i] + 1] >= least:
-                        top = False
-                        break
-            if top:
-                if counts[block] < _MOST_TOPS:
-                    found[block, counts[block]] = j
-                counts[block] += 1
-            count_up(digits, sides)
-
-
-@compiled_parallel
 def strongest_uphill(
-    begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, exit_rates: Any, pi: Any, threshold: float, link: Any
-) -> None:
+    begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, exit_rates: Any, pi: Any, threshold: float, likeliest: int,
+    link: Any,
+) -> None:  # fmt: skip
     """Set link[j] to the likelier state from which most flows into state j of a slab, or to j itself.
 
     That flow must be at least the threshold times all the flow through the state; of equally likely states the first counts as
-    the likelier one.  Moves 12 bytes an entry.
+    the likelier one.  States without probability, which have no flow, are linked to the likeliest.  Moves 12 bytes an entry.
     """
     for row in numba.prange(indptr.size - 1):
         j = np.uint64(begin) + row
@@ -217,39 +172,62 @@ def strongest_uphill(
                 carried = pi[i] * rate_at(codes, rates, k)
                 if carried >= best:
                     best, where = carried, np.int64(i)
-        link[j] = where
+        link[j] = where if pi[j] > 0.0 else likeliest
 
 
-@compiled
-def number_trees(link: Any) -> int:
-    """Replace the link of every state, which leads to one state, by the number of the tree that it stands in; count them."""
-    # numbers are written as -1 - number until all are known
-    n = link.size
-    count = 0
-    path = np.empty(64, dtype=np.int64)
-    for j in range(n):
-        length, i = 0, np.int64(j)
-        while link[i] >= 0:
-            if length == path.size:
-                longer = np.empty(2 * length, dtype=np.int64)
-                longer[:length] = path
-                path = longer
-            path[length] = i
-            length += 1
-            following = np.int64(link[i])
-            link[i] = -(n + 1) if n < 2147483647 else -9223372036854775807  # on the path
-            i = following
-        if length == 0:
-            continue
-        number = link[i]
-        if number == (-(n + 1) if n < 2147483647 else -9223372036854775807):
-            count += 1
-            number = -count
-        for k in range(length):
-            link[path[k]] = number
-    for j in range(n):
-        link[j] = -1 - link[j]
-    return count
+@compiled_parallel
+def strongest_uphill_on_lattice(
+    weights: Any, unit: Any, departures: Any, sides: Any, strides: Any, exit_rates: Any, pi: Any, threshold: float,
+    likeliest: int, link: Any,
+) -> None:  # fmt: skip
+    """Do the same on a lattice, without writing slabs out."""
+    for block in numba.prange((pi.size + _BLOCK - 1) // _BLOCK):
+        low = np.int64(block) * _BLOCK
+        digits = begin_digits(low, sides, strides)
+        for j in range(low, min(low + _BLOCK, pi.size)):
+            own = pi[j]
+            best, where = threshold * (own * exit_rates[j]), j
+            for i in range(sides.size):
+                if weights[i, j] > 0:
+                    other = pi[j - strides[i]]
+                    carried = other * (weights[i, j] * unit[0])
+                    if other >= own and carried >= best:
+                        best, where = carried, j - strides[i]
+                if digits[i] + 1 < sides[i]:
+                    other = pi[j + strides[i]]
+                    carried = other * departures[i, digits[i] + 1]
+                    if other > own and carried >= best:
+                        best, where = carried, j + strides[i]
+            link[j] = where if own > 0.0 else likeliest
+            count_up(digits, sides)
+
+
+def tops_of(link: np.ndarray) -> np.ndarray:
+    """Return the states that are linked to themselves."""
+    found = [
+        begin + np.flatnonzero(link[begin : begin + _CHUNK] == np.arange(begin, min(begin + _CHUNK, len(link))))
+        for begin in range(0, len(link), _CHUNK)
+    ]
+    return np.concatenate(found)
+
+
+@compiled_parallel
+def follow_links(link: Any, part_of: Any) -> None:
+    """Give every state the part of the top that its links lead to; tops come with theirs, all others with -1.
+
+    Threads may walk the same way at the same time: what they write there is the same.
+    """
+    for block in numba.prange((link.size + _BLOCK - 1) // _BLOCK):
+        low = np.int64(block) * _BLOCK
+        for j in range(low, min(low + _BLOCK, link.size)):
+            i: Any = j
+            while part_of[i] < 0:
+                i = np.int64(link[i])
+            part = part_of[i]
+            i = j
+            while part_of[i] < 0:
+                part_of[i] = part
+                i = np.int64(link[i])
 
 
 @compiled
