@@ -99,7 +99,7 @@ def enclose(chain: Generator, reward: np.ndarray, h: np.ndarray) -> Interval:
 
 def _row_rounding(chain: Generator) -> tuple[np.ndarray, np.ndarray]:
     """Return (m + 4) for each state, m being the rates out of it, and a bound on what its stored exit rate is off."""
-    terms = np.bincount(chain.sources, minlength=chain.size) + 4.0
+    terms = chain.most_transitions_out() + 4.0
     off = np.abs(chain.backward(np.ones(chain.size))) + 2 * EPSILON * terms * chain.exit_rates
     return terms, off
 

@@ -125,7 +125,7 @@ def test_exit_rates_may_be_off_by_their_rounding(sign):
     """Exit rates that are given may be 1e-12 off; what is proven is about the exact sums of the rates."""
     bare = Generator.from_matrix([[-1, 1], [2, -2]])
     off = sign * np.array([8e-13, -8e-13])
-    chain = Generator(bare.space, bare.indptr, bare.sources, bare.rates, bare.exit_rates * (1 + off))
+    chain = Generator(bare.space, bare.transitions, bare.exit_rates * (1 + off))
     # h solves the equation of the bare chain; with these exit rates r - Q h is on one side of E[r] = 1 in both states
     found = enclose(chain, np.array([0.0, 3.0]), np.array([0.5, -0.5]))
     assert contains(found, Fraction(1))

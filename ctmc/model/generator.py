@@ -334,6 +334,12 @@ class Generator(Summarised):
             return int(departures) + int(sum(np.count_nonzero(row) for row in self.transitions.weights))
         return len(self.transitions.sources)
 
+    def most_transitions_out(self) -> np.ndarray:
+        """Return the number of transitions out of each state, shape (n,); for a lattice the most that there can be."""
+        if isinstance(self.transitions, LatticeTransitions):
+            return np.broadcast_to(2 * len(self.transitions.sides), self.size)
+        return np.bincount(self.transitions.sources, minlength=self.size)
+
     @property
     def representation(self) -> str:
         """The stored form: 'float64 CSR', 'value-coded CSR' or 'lattice'."""
