@@ -162,16 +162,34 @@ def solver_with(name: str, options: dict[str, Any]) -> Solver:
 
 
 def solvers_for(problem: Any) -> list[str]:
-    """Return the names of the solvers that take a problem; plug-ins that fail to load are passed over."""
+    """Return the names of the solvers that take a problem; those that fail to load, or lack a library, are passed over."""
     names = []
     for name in solver_names():
         try:
             kind = solver_class(name)
         except PluginError:
             continue
-        if takes(kind, problem):
+        if takes(kind, problem) and not missing_library(kind):
             names.append(name)
     return names
+
+
+def missing_library(kind: Any) -> str:
+    """Return what to install before a solver (class or instance) can run, in one clause, or '' if nothing is missing.
+
+    Examples
+    --------
+    >>> class Clairvoyant:
+    ...     library = ("crystal_ball", "foresight")
+    >>> missing_library(Clairvoyant)
+    "needs crystal_ball: pip install 'ctmc-lab[foresight]'"
+    """
+    module, extra = getattr(kind, "library", ("ctmc", ""))
+    try:
+        found = importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that the module is in
+        found = False
+    return "" if found else f"needs {module}: pip install 'ctmc-lab[{extra}]'"
 
 
 def takes(kind: Any, problem: Any) -> bool:
@@ -190,8 +208,14 @@ def _refusal(kind: Any, problem: Any) -> str:
 
 
 def check_takes(solver: Solver, problem: Any) -> None:
-    """Raise `UnsupportedProblemError`, listing the solvers that do, if this one does not take the problem."""
+    """Raise `UnsupportedProblemError`, listing the solvers that do, if this one does not take the problem.
+
+    A solver that takes it, but lacks its library, raises `PluginError`.
+    """
     if takes(solver, problem):
+        missing = missing_library(solver)
+        if missing:
+            raise PluginError(f"{solver_name(solver)} {missing}.")
         return
     others = ", ".join(solvers_for(problem)) or "none"
     reason = f" ({_refusal(solver, problem)})" if _fits(solver, problem) else ""

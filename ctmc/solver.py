@@ -18,7 +18,8 @@ class Solver(Protocol):
     needs : model class, or tuple of them
 
     A solver for models with some structure may have a static method ``refuses(model) -> str``: why it does not take
-    a model of the class that it needs, or ''.
+    a model of the class that it needs, or ''.  One that stands on an optional library names it and the extra that brings
+    it, ``library = ("pyamg", "multigrid")``, and imports it in ``run``: it is listed, but not offered, where it is missing.
     """
 
     solves: ClassVar[tuple[type, ...]]

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 from expected_names import BUILDERS, SOLVERS
+from optional_libraries import skipped_without_library
 from reference_models import CASES, ROWS
 
 import ctmc
 from ctmc import contract, registry
 
 CHECKS = [
-    pytest.param(check, id=f"{name}-{title}")
+    pytest.param(check, id=f"{name}-{title}", marks=skipped_without_library(name))
     for name in registry.solver_names()
     for title, check in contract.solver_checks(name, CASES)
 ]

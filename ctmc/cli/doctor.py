@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
@@ -18,6 +19,8 @@ from ctmc.errors import CTMCError, printable
 
 Check = tuple[str, Any, bool]
 """What was looked at, what was found, and whether it is all right."""
+_DISTRIBUTIONS = {"scikits.umfpack": "scikit-umfpack"}
+"""Names on the package index that differ from the module's."""
 
 
 def _doctor() -> int:
@@ -72,11 +75,26 @@ def _libraries() -> list[Check]:
     )
     checks = [_version(name, partial(version, name)) for name in needed]
     checks.append(_version("HDF5", _hdf5))
-    try:
-        checks.append(("matplotlib (optional)", version("matplotlib"), True))
-    except PackageNotFoundError:
-        checks.append(("matplotlib (optional)", "not installed: no pictures", True))
+    for name, extra, without in (("matplotlib", "plots", "no pictures"), *_solver_libraries()):
+        try:
+            text = f"{version(name)} (extra {extra})"
+        except PackageNotFoundError:
+            text = f"not installed (extra {extra}): {without}"
+        checks.append((f"{name} (optional)", text, True))
     return checks
+
+
+def _solver_libraries() -> list[tuple[str, str, str]]:
+    """Return (distribution, extra, what is missing without it) of each solver that stands on an optional library."""
+    from ctmc import registry
+
+    rows = []
+    for name in registry.solver_names():
+        with contextlib.suppress(CTMCError):
+            module, extra = getattr(registry.solver_class(name), "library", ("", ""))
+            if module:
+                rows.append((_DISTRIBUTIONS.get(module, module), extra, f"no solver {name}"))
+    return rows
 
 
 def _hdf5() -> str:

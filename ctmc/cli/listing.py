@@ -86,6 +86,7 @@ def _solvers() -> list[dict[str, Any]]:
             )
             continue
         needs = kind.needs if isinstance(kind.needs, tuple) else (kind.needs,)
+        missing, summary = registry.missing_library(kind), read_docstring(kind).summary
         options = {
             field.name: None if field.default is dataclasses.MISSING else _option(field.default)
             for field in dataclasses.fields(kind)
@@ -96,7 +97,7 @@ def _solvers() -> list[dict[str, Any]]:
                 "problem": ", ".join(registry.snake_case(problem.__name__) for problem in kind.solves),
                 "needs": ", ".join(need.__name__ for need in needs),
                 "options": options,
-                "description": read_docstring(kind).summary,
+                "description": f"({missing}) {summary}" if missing else summary,
             }
         )
     return rows

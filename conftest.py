@@ -1,0 +1,14 @@
+"""Examples in the docstrings of solvers whose optional library is not installed are skipped."""
+
+import pytest
+
+from ctmc import registry
+
+
+def pytest_collection_modifyitems(items):
+    """Mark them; pytest calls this with all tests that it found."""
+    for item in items:
+        if isinstance(item, pytest.DoctestItem):
+            missing = registry.missing_library(item.dtest.globs.get(item.name.rpartition(".")[2]))
+            if missing:
+                item.add_marker(pytest.mark.skip(reason=f"{item.name} {missing}"))
