@@ -8,6 +8,7 @@ BUILDERS = {
     "tandem_network",
 }
 SOLVERS = {
+    "arnoldi": 20,
     "bicgstab": 20,
     "cyclic_reduction": 6,
     "functional_iteration": 6,
@@ -18,9 +19,12 @@ SOLVERS = {
     "level_dependent": 3,
     "level_reduction": 20,
     "logarithmic_reduction": 6,
+    "multigrid": 20,
     "newton": 6,
+    "pardiso": 20,
     "power_iteration": 20,
     "rank_one": 4,
     "sparse_lu": 20,
+    "umfpack": 20,
     "uniformization": 5,
 }

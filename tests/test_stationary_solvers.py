@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from optional_libraries import skipped_without_library
 
 import ctmc
 from builders.tandem_network import tandem_network
@@ -20,12 +21,20 @@ from ctmc.solution import Status
 from solvers._kernels import cleared, sweep
 from solvers._preconditioner import PRECONDITIONERS, preconditioner
 from solvers.qbd.level_reduction import LevelReduction
+from solvers.stationary.arnoldi import Arnoldi
 from solvers.stationary.gauss_seidel import DIRECTIONS, GaussSeidel
 from solvers.stationary.gmres import Gmres
 from solvers.stationary.gth import Gth
+from solvers.stationary.multigrid import HIERARCHIES, Multigrid
+from solvers.stationary.pardiso import Pardiso
 from solvers.stationary.power_iteration import PowerIteration
 from solvers.stationary.sparse_lu import ORDERINGS, SparseLu
+from solvers.stationary.umfpack import Umfpack
 
+OPTIONAL = [
+    pytest.param(solver, marks=skipped_without_library(registry.solver_name(solver)), id=repr(solver))
+    for solver in (*[Multigrid(hierarchy=name) for name in HIERARCHIES], Pardiso(), Umfpack())
+]
 VARIANTS = [
     Gth(),
     PowerIteration(),
@@ -36,6 +45,9 @@ VARIANTS = [
     Gmres(restart=7),
     Gmres(restart=1000),
     *[SparseLu(ordering=ordering) for ordering in ORDERINGS],
+    Arnoldi(),
+    Arnoldi(basis=5),
+    *OPTIONAL,
     LevelReduction(),
 ]
 
@@ -64,6 +76,12 @@ BAD = {
     (Gmres, "drop_tolerance"): (0, 1, -1e-3, math.nan, "0.1", None),
     (Gmres, "fill"): (0, -1, 1e6, math.inf, math.nan, "10"),
     (SparseLu, "ordering"): ("AMD", "colamd", None),
+    (Arnoldi, "basis"): (3, *COUNT),
+    (Arnoldi, "patience"): COUNT,
+    (Arnoldi, "max_iterations"): COUNT,
+    (Multigrid, "hierarchy"): ("air", "", None),
+    (Multigrid, "restart"): COUNT,
+    (Multigrid, "max_iterations"): COUNT,
 }
 
 
@@ -125,7 +143,7 @@ def test_all_variants_agree(name, solver):
 
 
 def test_every_registered_solver_is_here():
-    names = {registry.solver_name(solver) for solver in VARIANTS}
+    names = {registry.solver_name(getattr(solver, "values", (solver,))[0]) for solver in VARIANTS}
     assert names >= set(registry.solvers_for(Stationary(MODELS["random"])))
 
 
