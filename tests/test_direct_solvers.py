@@ -22,7 +22,7 @@ from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
 from ctmc.problem import Stationary
 from ctmc.solution import Status
-from solvers._fixed_state import BYTES_PER_ENTRY, fixed_state, require_fill
+from solvers._fixed_state import BYTES_PER_ENTRY, fixed_state, require_fill, solved
 from solvers._ordering import (
     ORDERINGS,
     column_counts,
@@ -166,6 +166,15 @@ def test_the_system_is_the_balance_of_the_other_states():
     assert pi[system.state] > 0.5 * pi.max()
     assert system.state not in system.others
     np.testing.assert_allclose(system.matrix @ pi[system.others], system.right * pi[system.state], atol=1e-15)
+
+
+def test_one_step_of_refinement():
+    """Factors with an error of 1e-4 give an answer with one of 1e-8."""
+    system = fixed_state(TANDEM, "this test")
+    factors = splu(system.matrix)
+    off = 1 + 1e-4 * np.random.default_rng(919).standard_normal(len(system.others))
+    found = solved(TANDEM, system, lambda right: off * factors.solve(right)).value
+    np.testing.assert_allclose(found, gth(TANDEM.to_scipy().toarray()), rtol=1e-6)
 
 
 @pytest.mark.parametrize("ordering", ORDERINGS)
