@@ -8,6 +8,8 @@ BUILDERS = {
     "tandem_network",
 }
 SOLVERS = {
+    "aggregation": 20,
+    "anderson": 20,
     "bicgstab": 20,
     "cyclic_reduction": 6,
     "functional_iteration": 6,
