@@ -26,11 +26,6 @@ _GROWTH = 2.0
 _DROPPED = 1e-12
 
 
-def first_guess(chain: Generator) -> np.ndarray:
-    """Return the distribution that iterations begin with."""
-    return np.full(chain.size, 1 / chain.size)
-
-
 class Rescaling(Protocol):
     """Puts the masses of parts right, in place."""
 
@@ -69,10 +64,13 @@ class StepMap:
     half : Reduction
     levels : Levels, optional
         From `half_levels`.
+    relaxation : float
+        The change by the step is multiplied by this on chains with two colors; no element falls below a tenth of its image.
     """
 
-    def __init__(self, half: Reduction, levels: Levels | None = None) -> None:
+    def __init__(self, half: Reduction, levels: Levels | None = None, relaxation: float = 1.0) -> None:
         self.half, self.levels, self.size = half, levels, half.size
+        self.relaxation = relaxation if half.halved else 0.5
         self._residual = np.empty(half.size)
 
     def restrict(self, pi: np.ndarray) -> np.ndarray:
@@ -92,9 +90,8 @@ class StepMap:
         self.half.step(x, out)
         np.subtract(out, x, out=self._residual)
         defect = self.half.defect(self._residual, x)
-        if not self.half.halved:
-            out += x
-            out *= 0.5
+        if self.relaxation != 1:
+            relax(x, out, self.relaxation)
         if self.levels is not None:
             self.levels.rescale(out, self.half.exit_rates)
         return float(defect)
@@ -152,7 +149,7 @@ def swift_map(chain: Generator, relaxation: float = 1.3, sweeps: int = 1, depth:
     half = reduction(chain)
     levels = half_levels(half)
     if levels is not None and not loosely_coupled(chain):
-        return StepMap(half, levels)
+        return StepMap(half, levels, relaxation)
     return SweepMap(chain, relaxation, sweeps, rescalings(chain, depth))
 
 
@@ -240,6 +237,13 @@ def _least_squares(gram: np.ndarray, right: np.ndarray) -> np.ndarray:
         return np.zeros(len(right))
     solved = np.linalg.lstsq(gram / np.outer(scale, scale), right / scale, rcond=_DROPPED)[0]
     return np.asarray(solved / scale)
+
+
+@compiled_parallel
+def relax(x: Any, image: Any, relaxation: float) -> None:
+    """Multiply the change from x to the image, but leave it a tenth of the image at least.  Moves 24 bytes a state."""
+    for i in numba.prange(x.size):
+        image[i] = max(x[i] + relaxation * (image[i] - x[i]), 0.1 * image[i])
 
 
 @compiled_parallel

@@ -22,13 +22,13 @@ from solvers._acceleration import (
     StepMap,
     SweepMap,
     WholeLevels,
-    first_guess,
     swift_map,
 )
 from solvers._aggregation import given_parts, levels_of
 from solvers._multilevel import Multilevel
 from solvers._options import check_between, check_count
 from solvers._polish import BOUND, DEPTH, relative_mixer, settled
+from solvers._start import first_guess
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +114,7 @@ class Aggregation:
         image = np.empty_like(x)
         if isinstance(fixed_point, StepMap):
             while not trace.finished(fixed_point.image(x, image), limit=self.max_iterations):
-                x += self.relaxation * (image - x)
-                np.maximum(x, 0.1 * image, out=x)
+                x, image = image, x
         else:
             flow = chain.forward(x)
             while not trace.finished(imbalance(flow, x, chain), iterate=x, limit=self.max_iterations):

@@ -13,10 +13,11 @@ from ctmc.model.memory import require_memory
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
-from solvers._acceleration import FixedPointMap, Mixer, StepMap, SweepMap, first_guess, swift_map
+from solvers._acceleration import FixedPointMap, Mixer, StepMap, SweepMap, swift_map
 from solvers._options import check_between, check_choice, check_count
 from solvers._polish import BOUND, relative_mixer, settled
 from solvers._reduction import reduction
+from solvers._start import first_guess
 
 MAPS = ("aggregation", "gauss_seidel", "jump_chain")
 _STEPS_PER_LOOK = 4
@@ -66,7 +67,7 @@ class Anderson:
     solves: ClassVar = (Stationary,)
     needs: ClassVar = Generator
     of: str = "aggregation"
-    depth: int = 8
+    depth: int = 6
     relaxation: float = 1.3
     polish: int = 20
     max_iterations: int = 20_000
@@ -83,7 +84,7 @@ class Anderson:
             return swift_map(chain, self.relaxation)
         if self.of == "gauss_seidel":
             return SweepMap(chain, self.relaxation, 1, [])
-        return StepMap(reduction(chain))
+        return StepMap(reduction(chain), None, self.relaxation)
 
     def run(self, problem: Stationary, trace: Trace) -> Outcome:
         """Return the stationary distribution."""
