@@ -79,7 +79,7 @@ class Aggregation:
     needs: ClassVar = Generator
     partition: str | tuple[int, ...] = "auto"
     sweeps: int = 1
-    relaxation: float = 1.3
+    relaxation: float = 1.5
     levels: int = 40
     polish: int = 20
     max_iterations: int = 20_000

@@ -68,7 +68,7 @@ class Anderson:
     needs: ClassVar = Generator
     of: str = "aggregation"
     depth: int = 6
-    relaxation: float = 1.3
+    relaxation: float = 1.2
     polish: int = 20
     max_iterations: int = 20_000
 

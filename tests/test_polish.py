@@ -1,0 +1,132 @@
+"""The polish: every state to its digits, compared with closed forms, elimination and long Gauss-Seidel iterations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from builders.birth_death import birth_death
+from builders.supermarket import supermarket
+from ctmc.certificate import imbalance
+from ctmc.model.elimination import gth
+from ctmc.model.generator import Generator, ProductCounter
+from solvers._kernels import sweep
+from solvers._polish import polished
+
+
+def exact(chain):
+    return gth(chain.to_scipy().toarray())
+
+
+def noisy(pi, seed, size):
+    """What a Krylov method leaves: errors of about `size` everywhere, whatever the state's probability."""
+    return pi + size * np.random.default_rng(seed).normal(size=len(pi))
+
+
+@pytest.fixture(scope="module")
+def queues():
+    mu = np.linspace(1, 2, 4)
+    return supermarket(mu, 0.8 * mu.sum(), 2, 20, sampling="with_replacement")
+
+
+@pytest.fixture(scope="module")
+def reference(queues):
+    """Symmetric Gauss-Seidel sweeps, 100 of them with balanced totals between, until no state changes by 1e-11."""
+    chain = queues.coded()
+    states = chain.space.states(np.arange(chain.size))
+    total = states.sum(axis=1)
+    departures = (np.linspace(1, 2, 4) * (states > 0)).sum(axis=1)
+    arrivals = np.maximum(chain.exit_rates - departures, 0)
+    arrivals[total == total.max()] = 0
+    # within a level states are far from equal from the start: the longest queue must pay
+    pi = np.exp(-0.5 * ((states - states.mean(axis=1, keepdims=True)) ** 2).sum(axis=1))
+    for _ in range(110):
+        before = pi.copy()
+        sweep(chain, pi, relaxation=1.3)
+        sweep(chain, pi, relaxation=1.3, reverse=True)
+        ups, downs = np.bincount(total, pi * arrivals), np.bincount(total, pi * departures)
+        factor = np.cumprod([1.0, *(ups[:-1] / downs[1:])])
+        pi *= factor[total]
+        pi /= pi.sum()
+        if np.abs(pi / before - 1).max() < 1e-11:
+            break
+    return pi
+
+
+def test_the_least_states_of_the_supermarket(queues, reference):
+    assert reference.min() == pytest.approx(4.08e-17, rel=1e-2)
+    for seed, size in ((1103, 1e-17), (1109, 1e-15)):
+        rough = noisy(reference, seed, size)
+        assert rough.min() < 0
+        pi = polished(queues, rough)
+        assert pi.sum() == pytest.approx(1, rel=1e-14)
+        np.testing.assert_allclose(pi, reference, rtol=1e-6)
+        assert imbalance(queues.forward(pi), pi, queues) <= 1e-12
+
+
+def test_a_good_answer_costs_a_step(queues, reference):
+    polished(queues, reference)  # levels are found once
+    for _ in range(2):
+        counter = ProductCounter()
+        pi = polished(queues.counted(counter), reference)
+        assert counter.products == 1
+        np.testing.assert_allclose(pi, reference, rtol=1e-8)
+
+
+@pytest.mark.parametrize("ratio", [1e-3, 0.05, 0.5])
+def test_tails_of_a_queue(ratio):
+    size = int(60 / -np.log10(ratio)) + 1
+    chain = birth_death([ratio] * (size - 1), [1.0] * (size - 1))
+    known = ratio ** np.arange(size) * (1 - ratio)
+    assert known[-1] < 1e-57
+    np.testing.assert_allclose(polished(chain, noisy(known, 1117, 1e-16)), known, rtol=1e-8)
+
+
+def test_tails_without_levels():
+    """A batch queue: arrivals of one and two jobs, so no level is left for its neighbours only."""
+    size = 60
+    rates = np.diag(np.full(size - 1, 0.04), 1) + np.diag(np.full(size - 2, 0.004), 2) + np.diag(np.ones(size - 1), -1)
+    chain = Generator.from_matrix(rates)
+    known = exact(chain)
+    assert known.min() < 1e-50
+    np.testing.assert_allclose(polished(chain, noisy(known, 1123, 1e-16)), known, rtol=1e-6)
+
+
+@pytest.mark.parametrize("coupling", [1e-14, 1e-8])
+def test_nearly_decomposable(coupling):
+    """Masses of the blocks that a defect of 1e-14 says nothing about."""
+    rng = np.random.default_rng(1129)
+    rates = np.zeros((24, 24))
+    for a in range(0, 24, 8):
+        rates[a : a + 8, a : a + 8] = rng.random((8, 8)) + 0.05
+        rates[a, (a + 9) % 24] = coupling * (1 + a)
+    np.fill_diagonal(rates, 0)
+    chain = Generator.from_matrix(rates)
+    known = exact(chain)
+    rough = known * np.repeat([0.2, 1.0, 1.7], 8)
+    np.testing.assert_allclose(polished(chain, rough / rough.sum()), known, rtol=1e-7)
+
+
+def test_a_chain_with_two_colors_that_nearly_falls_apart():
+    size = 61
+    births, deaths = np.full(size - 1, 1.0), np.full(size - 1, 1.5)
+    births[30] = deaths[30] = 1e-12
+    chain = birth_death(births.tolist(), deaths.tolist())
+    known = exact(chain)
+    rough = np.r_[known[:31] * 0.5, known[31:] * 3]
+    np.testing.assert_allclose(polished(chain, rough / rough.sum()), known, rtol=1e-10)
+
+
+def test_no_step_at_all(queues, reference):
+    rough = noisy(reference, 1151, 1e-15)
+    pi = polished(queues, rough, steps=0)
+    assert pi.min() > 0
+    assert pi.sum() == pytest.approx(1, rel=1e-14)
+
+
+def test_the_defect_is_kept(queues, reference):
+    """However few the steps, the polish does not spoil what was within the tolerance."""
+    rough = noisy(reference, 1153, 1e-18)
+    for steps in range(1, 6):
+        pi = polished(queues, rough, bound=1e-15, steps=steps)
+        assert imbalance(queues.forward(pi), pi, queues) <= 1e-12
