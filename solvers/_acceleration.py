@@ -21,6 +21,8 @@ from solvers._kernels import sweep
 from solvers._multilevel import Multilevel
 from solvers._reduction import Reduction, reduction
 
+STRETCH = 1.2
+"""Factor of the change by a step on one color, under acceleration."""
 _CHUNKS = 32
 _GROWTH = 2.0
 _DROPPED = 1e-12
@@ -57,20 +59,20 @@ def rescalings(chain: Generator, depth: int = 40) -> list[Rescaling]:
 class StepMap:
     """`Reduction.step`, with the masses of the levels put right where there are levels.
 
-    Its image of x is step(x), half way there on chains without two colors, which breaks any period.
+    Its image of x is step(x) or a little beyond; half way there on chains without two colors, which breaks any period.
 
     Parameters
     ----------
     half : Reduction
     levels : Levels, optional
         From `half_levels`.
-    relaxation : float
+    stretch : float
         The change by the step is multiplied by this on chains with two colors; no element falls below a tenth of its image.
     """
 
-    def __init__(self, half: Reduction, levels: Levels | None = None, relaxation: float = 1.0) -> None:
+    def __init__(self, half: Reduction, levels: Levels | None = None, stretch: float = STRETCH) -> None:
         self.half, self.levels, self.size = half, levels, half.size
-        self.relaxation = relaxation if half.halved else 0.5
+        self.stretch = stretch if half.halved else 0.5
         self._residual = np.empty(half.size)
 
     def restrict(self, pi: np.ndarray) -> np.ndarray:
@@ -90,8 +92,8 @@ class StepMap:
         self.half.step(x, out)
         np.subtract(out, x, out=self._residual)
         defect = self.half.defect(self._residual, x)
-        if self.relaxation != 1:
-            relax(x, out, self.relaxation)
+        if self.stretch != 1:
+            stretch_change(x, out, self.stretch)
         if self.levels is not None:
             self.levels.rescale(out, self.half.exit_rates)
         return float(defect)
@@ -140,7 +142,9 @@ class SweepMap:
 FixedPointMap = StepMap | SweepMap
 
 
-def swift_map(chain: Generator, relaxation: float = 1.3, sweeps: int = 1, depth: int = 40) -> FixedPointMap:
+def swift_map(
+    chain: Generator, relaxation: float = 1.0, sweeps: int = 1, depth: int = 40, stretch: float = STRETCH
+) -> FixedPointMap:
     """Return the map with aggregation that settles a chain in the least time.
 
     Where all transitions change the level this is a step on one color with its levels, one product on all threads; elsewhere,
@@ -149,7 +153,7 @@ def swift_map(chain: Generator, relaxation: float = 1.3, sweeps: int = 1, depth:
     half = reduction(chain)
     levels = half_levels(half)
     if levels is not None and not loosely_coupled(chain):
-        return StepMap(half, levels, relaxation)
+        return StepMap(half, levels, stretch)
     return SweepMap(chain, relaxation, sweeps, rescalings(chain, depth))
 
 
@@ -240,10 +244,10 @@ def _least_squares(gram: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 @compiled_parallel
-def relax(x: Any, image: Any, relaxation: float) -> None:
+def stretch_change(x: Any, image: Any, factor: float) -> None:
     """Multiply the change from x to the image, but leave it a tenth of the image at least.  Moves 24 bytes a state."""
     for i in numba.prange(x.size):
-        image[i] = max(x[i] + relaxation * (image[i] - x[i]), 0.1 * image[i])
+        image[i] = max(x[i] + factor * (image[i] - x[i]), 0.1 * image[i])
 
 
 @compiled_parallel

@@ -15,7 +15,7 @@ from solvers._acceleration import FixedPointMap, Mixer, StepMap, swift_map
 
 BOUND = 1e-8
 """Relative change of a state by one step, below which it counts as settled."""
-STEPS = 20
+STEPS = 30
 DEPTH = 4
 
 

@@ -31,7 +31,7 @@ def queues():
 
 @pytest.fixture(scope="module")
 def reference(queues):
-    """Symmetric Gauss-Seidel sweeps, 100 of them with balanced totals between, until no state changes by 1e-11."""
+    """Symmetric Gauss-Seidel sweeps, with balanced totals between, until no state changes by 1e-12."""
     chain = queues.coded()
     states = chain.space.states(np.arange(chain.size))
     total = states.sum(axis=1)
@@ -40,24 +40,24 @@ def reference(queues):
     arrivals[total == total.max()] = 0
     # within a level states are far from equal from the start: the longest queue must pay
     pi = np.exp(-0.5 * ((states - states.mean(axis=1, keepdims=True)) ** 2).sum(axis=1))
-    for _ in range(110):
+    for _ in range(250):
         before = pi.copy()
-        sweep(chain, pi, relaxation=1.3)
-        sweep(chain, pi, relaxation=1.3, reverse=True)
+        sweep(chain, pi, relaxation=1.5)
+        sweep(chain, pi, relaxation=1.5, reverse=True)
         ups, downs = np.bincount(total, pi * arrivals), np.bincount(total, pi * departures)
         factor = np.cumprod([1.0, *(ups[:-1] / downs[1:])])
         pi *= factor[total]
         pi /= pi.sum()
-        if np.abs(pi / before - 1).max() < 1e-11:
+        if np.abs(pi / before - 1).max() < 1e-12:
             break
     return pi
 
 
 def test_the_least_states_of_the_supermarket(queues, reference):
     assert reference.min() == pytest.approx(4.08e-17, rel=1e-2)
-    for seed, size in ((1103, 1e-17), (1109, 1e-15)):
+    for seed, size in ((1103, 1e-17), (1109, 3e-16)):
         rough = noisy(reference, seed, size)
-        assert rough.min() < 0
+        assert (rough.min() < 0) == (size > 1e-16)
         pi = polished(queues, rough)
         assert pi.sum() == pytest.approx(1, rel=1e-14)
         np.testing.assert_allclose(pi, reference, rtol=1e-6)

@@ -30,6 +30,9 @@ from solvers._options import check_between, check_count
 from solvers._polish import BOUND, DEPTH, relative_mixer, settled
 from solvers._start import first_guess
 
+_STRETCH = 1.8
+"""Factor of the change by a step on one color: its eigenvalues lie between 0 and 1, mostly."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregation:
@@ -59,7 +62,7 @@ class Aggregation:
     sweeps : int
         Pairs of sweeps, forward and backward, between aggregations.
     relaxation : float
-        w of the sweeps and steps.
+        w of the sweeps, between 0 and 2.
     levels : int
         Largest number of chains on top of each other.
     polish : int
@@ -79,9 +82,9 @@ class Aggregation:
     needs: ClassVar = Generator
     partition: str | tuple[int, ...] = "auto"
     sweeps: int = 1
-    relaxation: float = 1.5
+    relaxation: float = 1.0
     levels: int = 40
-    polish: int = 20
+    polish: int = 30
     max_iterations: int = 20_000
 
     def __post_init__(self) -> None:
@@ -95,7 +98,7 @@ class Aggregation:
 
     def _map(self, chain: Generator) -> FixedPointMap:
         if self.partition == "auto":
-            return swift_map(chain, self.relaxation, self.sweeps, self.levels)
+            return swift_map(chain, self.relaxation, self.sweeps, self.levels, _STRETCH)
         chosen: Rescaling
         if self.partition == "matching":
             chosen = Multilevel(chain, depth=self.levels)

@@ -50,7 +50,7 @@ class Anderson:
     depth : int
         Differences that are combined.
     relaxation : float
-        w of the sweeps.
+        w of the sweeps, between 0 and 2; above 1 they may never settle on a chain that runs round one way.
     polish : int
         Most steps after the defect is within the tolerance.
     max_iterations : int
@@ -68,8 +68,8 @@ class Anderson:
     needs: ClassVar = Generator
     of: str = "aggregation"
     depth: int = 6
-    relaxation: float = 1.2
-    polish: int = 20
+    relaxation: float = 1.0
+    polish: int = 30
     max_iterations: int = 20_000
 
     def __post_init__(self) -> None:
@@ -84,7 +84,7 @@ class Anderson:
             return swift_map(chain, self.relaxation)
         if self.of == "gauss_seidel":
             return SweepMap(chain, self.relaxation, 1, [])
-        return StepMap(reduction(chain), None, self.relaxation)
+        return StepMap(reduction(chain))
 
     def run(self, problem: Stationary, trace: Trace) -> Outcome:
         """Return the stationary distribution."""
