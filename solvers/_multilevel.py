@@ -25,7 +25,6 @@ LEAST_RATE = 1e-300
 """What a flow that underflows counts as, so that no part is ever cut off."""
 
 
-
 class Rows:
     """A small chain in compressed rows, with what `sweep` needs of a generator.
 

@@ -281,7 +281,7 @@ def test_bad_options(option, value):
 
 def test_arrays_become_tuples():
     assert Aggregation(partition=np.array([2, 0, 2])) == Aggregation(partition=(2, 0, 2))
-    assert eval(repr(Aggregation(partition=[1, 0]))) == Aggregation(partition=(1, 0))  # noqa: S307
+    assert eval(repr(Aggregation(partition=[1, 0]))) == Aggregation(partition=(1, 0))
     chain = birth_death([1.0, 1.0], [1.0, 1.0])
     assert given_parts(chain, (7, 3, 7)).tolist() == [1, 0, 1]
 

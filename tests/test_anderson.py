@@ -164,7 +164,9 @@ def test_sweeps_that_subtract_too_much_are_done_again():
 
 def test_zeros_become_small():
     assert without_zeros(np.array([0.5, 0.25, 0.25])).tolist() == [0.5, 0.25, 0.25]
-    np.testing.assert_allclose(without_zeros(np.array([1.0, 1e-4, 0.0])), [0.9998900131, 9.998900131e-5, 9.998900131e-6])
+    np.testing.assert_allclose(
+        without_zeros(np.array([1.0, 1e-4, 0.0])), [0.9998900131, 9.998900131e-5, 9.998900131e-6]
+    )
     np.testing.assert_allclose(without_zeros(np.array([1.0, 1e-4, -1e-8]))[2], 1e-9, rtol=1e-3)
 
 
