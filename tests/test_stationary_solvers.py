@@ -20,6 +20,8 @@ from ctmc.solution import Status
 from solvers._kernels import cleared, sweep
 from solvers._preconditioner import PRECONDITIONERS, preconditioner
 from solvers.qbd.level_reduction import LevelReduction
+from solvers.stationary.aggregation import Aggregation
+from solvers.stationary.anderson import MAPS, Anderson
 from solvers.stationary.gauss_seidel import DIRECTIONS, GaussSeidel
 from solvers.stationary.gmres import Gmres
 from solvers.stationary.gth import Gth
@@ -27,6 +29,8 @@ from solvers.stationary.power_iteration import PowerIteration
 from solvers.stationary.sparse_lu import ORDERINGS, SparseLu
 
 VARIANTS = [
+    *[Aggregation(partition=name) for name in ("auto", "matching")],
+    *[Anderson(of=name) for name in MAPS],
     Gth(),
     PowerIteration(),
     *[GaussSeidel(direction=direction, relaxation=w) for direction in DIRECTIONS for w in (0.7, 1.0)],
