@@ -117,6 +117,11 @@ class Trace:
         return np.asarray(first / first.sum() * default.sum())
 
     @property
+    def whole(self) -> bool:
+        """Whether all states may have probability."""
+        return self._support is None
+
+    @property
     def elapsed(self) -> float:
         """Seconds since the solve began."""
         return time.perf_counter() - self._begin

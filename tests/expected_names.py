@@ -9,6 +9,8 @@ BUILDERS = {
 }
 SOLVERS = {
     "arnoldi": 20,
+    "aggregation": 20,
+    "anderson": 20,
     "bicgstab": 20,
     "cyclic_reduction": 6,
     "functional_iteration": 6,

@@ -21,7 +21,10 @@ from ctmc.solution import Status
 from solvers._kernels import cleared, sweep
 from solvers._preconditioner import PRECONDITIONERS, preconditioner
 from solvers.qbd.level_reduction import LevelReduction
+from solvers.stationary.aggregation import Aggregation
+from solvers.stationary.anderson import MAPS, Anderson
 from solvers.stationary.arnoldi import Arnoldi
+from solvers.stationary.bicgstab import Bicgstab
 from solvers.stationary.gauss_seidel import DIRECTIONS, GaussSeidel
 from solvers.stationary.gmres import Gmres
 from solvers.stationary.gth import Gth
@@ -36,12 +39,16 @@ OPTIONAL = [
     for solver in (*[Multigrid(hierarchy=name) for name in HIERARCHIES], Pardiso(), Umfpack())
 ]
 VARIANTS = [
+    *[Aggregation(partition=name) for name in ("auto", "matching")],
+    *[Anderson(of=name) for name in MAPS],
+    Bicgstab(),
     Gth(),
     PowerIteration(),
     *[GaussSeidel(direction=direction, relaxation=w) for direction in DIRECTIONS for w in (0.7, 1.0)],
     GaussSeidel(relaxation=1.15),
     GaussSeidel(sweeps_per_check=1),
-    *[Gmres(preconditioner=name) for name in PRECONDITIONERS],
+    GaussSeidel(order="sequential"),
+    *[Gmres(preconditioner=name) for name in ("coloring", *PRECONDITIONERS)],
     Gmres(restart=7),
     Gmres(restart=1000),
     *[SparseLu(ordering=ordering) for ordering in ORDERINGS],
@@ -69,6 +76,8 @@ BAD = {
     (GaussSeidel, "max_iterations"): COUNT,
     (GaussSeidel, "sweeps_per_check"): COUNT,
     (GaussSeidel, "relaxation"): (0, 2, -0.5, 2.0, math.nan, math.inf, "1", True, None),
+    (GaussSeidel, "order"): ("random", "", None),
+    (Bicgstab, "max_iterations"): COUNT,
     (GaussSeidel, "direction"): ("sideways", "Forward", 1, None),
     (Gmres, "restart"): COUNT,
     (Gmres, "max_iterations"): COUNT,

@@ -14,8 +14,8 @@ from ctmc.model.products import compiled_parallel
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome
 from ctmc.trace import Trace
-from solvers._kernels import cleared
 from solvers._options import check_count
+from solvers._polish import answer
 from solvers._reduction import Reduction, reduction, summing
 from solvers._start import first_guess
 
@@ -36,7 +36,8 @@ class Bicgstab:
     has one.  Inner products are summed where the product is made, and a step passes over the vectors 15 times.
 
     Stops when ||pi Q||_1 / sum_i pi_i q_i <= tolerance, looked at every few steps with the updated residual and in the end with
-    the true one; where they differ, or the recursion breaks down, it begins again from where it stands.  Two products per step,
+    the true one; where they differ, or the recursion breaks down, it begins again from where it stands.  A converged answer is
+    polished, so that it is non-negative and states of the least probability have correct digits.  Two products per step,
     7 vectors of length n / 2 (or n).  The right choice for most large chains; a nearly decomposable one makes it stagnate.
     Source: H. A. van der Vorst, *Bi-CGSTAB: a fast and smoothly converging variant of Bi-CG for the solution of nonsymmetric
     linear systems*, SIAM J. Sci. Stat. Comput. 13 (1992), doi:10.1137/0913035.
@@ -75,7 +76,7 @@ class Bicgstab:
             if trace.finished(half.defect(residual, x), iterate=x, limit=self.max_iterations, iterations=steps):
                 break
             steps, stopped = self._correct(half, trace, x, residual, problem.tolerance)
-        return Outcome(cleared(chain, half.expand(x)), trace.status, trace.history)
+        return Outcome(answer(half, x, trace, problem.tolerance), trace.status, trace.history)
 
     def _correct(
         self, half: Reduction, trace: Trace, x: np.ndarray, residual: np.ndarray, tolerance: float

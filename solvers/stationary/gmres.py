@@ -18,6 +18,7 @@ from ctmc.solution import Outcome
 from ctmc.trace import Trace
 from solvers._kernels import cleared
 from solvers._options import check_between, check_choice, check_count
+from solvers._polish import answer
 from solvers._preconditioner import PRECONDITIONERS, preconditioner
 from solvers._reduction import reduction
 from solvers._start import first_guess
@@ -30,7 +31,8 @@ class Gmres:
     step is the jump chain, on one color where the chain has two (see `Bicgstab`).  The equation is singular, but residuals and
     images keep sum_j p_j q_j = 0, and on that subspace it has one solution, so nothing needs to be pinned.  With another
     preconditioner M, the equation is -(M y) Q = pi Q on all states, M from the right: GMRES minimises the true residual.
-    Negative entries that rounding leaves are cleared by a symmetric sweep after each restart.
+    The converged answer is polished, so that it is non-negative and states of the least probability have correct digits; without
+    coloring, negative entries that rounding leaves are cleared by a symmetric sweep after each restart.
 
     Stops when ||pi Q||_1 / sum_i pi_i q_i <= tolerance, recomputed at each restart.  One product per iteration,
     restart + 6 vectors of length n / 2 (or n).  Its residual never grows, unlike that of bicgstab, which takes fewer vectors; it
@@ -104,7 +106,7 @@ class Gmres:
             p += correction
             half.step(p, out=residual)
             residual -= p
-        return Outcome(cleared(problem.model, half.expand(p)), trace.status, trace.history)
+        return Outcome(answer(half, p, trace, problem.tolerance), trace.status, trace.history)
 
     def _cycle(
         self, operator: Callable[[np.ndarray], np.ndarray], residual: np.ndarray, target: float, trace: Trace

@@ -1,0 +1,227 @@
+"""Multilevel aggregation: the chain between parts, the chain between parts of parts, and so on, with sweeps in between.
+
+Only sums, products and quotients of non-negative numbers occur.  Source: J. R. Koury, D. F. McAllister, W. J. Stewart, *Iterative
+methods for computing stationary distributions of nearly completely decomposable Markov chains*, SIAM J. Algebraic Discrete
+Methods 5 (1984), doi:10.1137/0605019, for one level; G. Horton, S. T. Leutenegger, *A multi-level solution algorithm for
+steady-state Markov chains*, ACM SIGMETRICS 1994, for more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ctmc.model.elimination import gth
+from ctmc.model.generator import Generator
+from ctmc.model.products import compiled, exit_sums
+from ctmc.model.transitions import NO_CODES, LatticeTransitions, Slab, rate_at
+from solvers._kernels import sweep
+
+LARGEST_ELIMINATED = 2000
+"""Parts up to which a given partition is solved by elimination."""
+LEAST_RATE = 1e-300
+"""What a flow that underflows counts as, so that no part is ever cut off."""
+
+
+class Rows:
+    """A small chain in compressed rows, with what `sweep` needs of a generator.
+
+    Its rates change in every cycle, so the checks of a `Generator` are left out.
+    """
+
+    def __init__(self, indptr: np.ndarray, sources: np.ndarray, rates: np.ndarray) -> None:
+        self.slab = Slab(0, indptr, sources, NO_CODES, rates)
+        self.size = len(indptr) - 1
+        self.exit_rates = np.zeros(self.size)
+        exit_sums(*self.slab, self.exit_rates)
+
+    def row_slabs(self, *, reverse: bool = False) -> Iterator[Slab]:
+        """Yield all rows as one slab."""
+        yield self.slab
+
+    def count_products(self, number: int = 1) -> None:
+        """Count nothing: these are not products with the generator."""
+
+    def dense(self) -> np.ndarray:
+        """Return the rates as a dense matrix, from row to column."""
+        matrix = np.zeros((self.size, self.size))
+        targets = np.repeat(np.arange(self.size), np.diff(self.slab.indptr).astype(np.int64))
+        matrix[self.slab.sources, targets] = self.slab.rates
+        return matrix
+
+
+def shares_and_masses(pi: np.ndarray, part_of: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the share of each state in its part, the same for all where the part has no mass, and the masses of the parts."""
+    masses = np.bincount(part_of, weights=pi, minlength=count)
+    if masses.min() > 0:
+        return pi / masses[part_of], masses
+    sizes = np.bincount(part_of, minlength=count)[part_of]
+    mass = masses[part_of]
+    return np.divide(pi, mass, out=1.0 / sizes, where=mass > 0), masses
+
+
+def between(chain: Any, shares: np.ndarray, part_of: np.ndarray, count: int) -> Rows:
+    """Return the chain between the parts; one pass over the entries in the order of the parts.
+
+    Parameters
+    ----------
+    chain : Generator or Rows
+        Stored as one slab.
+    shares : ndarray, shape (n,)
+    part_of : ndarray of int32, shape (n,)
+    count : int
+
+    Examples
+    --------
+    >>> chain = Generator.from_matrix([[0, 1.0, 0], [2.0, 0, 1.0], [0, 2.0, 0]])
+    >>> between(chain, np.array([2 / 3, 1 / 3, 1]), np.array([0, 0, 1], dtype=np.int32), 2).dense().round(9).tolist()
+    [[0.0, 0.333333333], [2.0, 0.0]]
+    """
+    chain.count_products()
+    (slab,) = chain.row_slabs()
+    members = np.argsort(part_of, kind="stable").astype(np.uint64)
+    begin = np.concatenate([[0], np.cumsum(np.bincount(part_of, minlength=count))]).astype(np.uint64)
+    indptr = np.zeros(count + 1, dtype=np.uint64)
+    sources, rates = np.empty(len(slab.sources), dtype=np.uint32), np.empty(len(slab.sources))
+    place = np.full(count, -1, dtype=np.int64)
+    rates_of_parts(*slab, shares, part_of, members, begin, place, indptr, sources, rates)
+    used = int(indptr[-1])
+    return Rows(indptr, sources[:used].copy(), rates[:used].copy())
+
+
+def matched(chain: Any, pi: np.ndarray) -> tuple[np.ndarray, int]:
+    """Put states together in pairs, each with the free state from which most flows in, and return parts and their number.
+
+    A state that no free one feeds by at least a quarter of its strongest inflow goes with the part that feeds it most.
+
+    Examples
+    --------
+    >>> rates = np.zeros((4, 4))
+    >>> rates[0, 1] = rates[1, 0] = rates[2, 3] = rates[3, 2] = 1.0
+    >>> rates[1, 2] = rates[3, 0] = 1e-9
+    >>> matched(Generator.from_matrix(rates), np.full(4, 0.25))[0].tolist()
+    [0, 0, 1, 1]
+    """
+    chain.count_products()
+    (slab,) = chain.row_slabs()
+    part_of = np.full(chain.size, -1, dtype=np.int32)
+    count = pair_up(*slab, pi, part_of)
+    return part_of, int(count)
+
+
+class Multilevel:
+    """Cycles over parts of parts: two sweeps, the chain between the parts, and so on down to a few hundred parts.
+
+    The pairs are chosen by the flow in the cycles 1, 2, 4, 8, .., while the distribution settles, and kept in between.
+
+    Parameters
+    ----------
+    chain : Generator
+        A lattice is written out as coded rows.
+    part_of : ndarray of int32, shape (n,), optional
+        First parts; by default pairs.
+    eliminated : int
+        Parts that are solved by elimination.
+    depth : int
+        Largest number of chains on top of each other; in the last, pairs are formed without sweeps in between.
+    """
+
+    def __init__(
+        self, chain: Generator, part_of: np.ndarray | None = None, *, eliminated: int = 300, depth: int = 40
+    ) -> None:
+        lattice = isinstance(chain.transitions, LatticeTransitions)
+        self.chain = chain.once("coded", chain.coded) if lattice else chain
+        self.given = part_of
+        self.eliminated, self.depth = eliminated, depth
+        self._kept: list[tuple[np.ndarray, int]] = []
+        self._cycles = 0
+
+    def rescale(self, pi: np.ndarray) -> None:
+        """Do one cycle in place; the sum becomes 1."""
+        self._cycles += 1
+        if self._cycles & (self._cycles - 1) == 0:
+            self._kept = []
+        self._cycle(self.chain, pi, 0)
+        pi /= pi.sum()
+
+    def _parts(self, chain: Any, pi: np.ndarray, depth: int) -> tuple[np.ndarray, int]:
+        if depth == len(self._kept):
+            if depth == 0 and self.given is not None:
+                found = self.given, int(self.given.max()) + 1
+            else:
+                found = matched(chain, pi)
+                while depth == self.depth - 1 and found[1] > self.eliminated:
+                    shares, masses = shares_and_masses(pi, *found)
+                    pairs, count = matched(between(chain, shares, *found), masses)
+                    found = pairs[found[0]], count
+            self._kept.append(found)
+        return self._kept[depth]
+
+    def _cycle(self, chain: Any, pi: np.ndarray, depth: int) -> None:
+        part_of, count = self._parts(chain, pi, depth)
+        if count == 1:
+            return
+        shares, masses = shares_and_masses(pi, part_of, count)
+        whole = between(chain, shares, part_of, count)
+        limit = LARGEST_ELIMINATED if depth == 0 and self.given is not None else self.eliminated
+        if count <= limit:
+            masses = gth(whole.dense())
+        else:
+            for _ in range(2):
+                sweep(whole, masses)  # type: ignore[arg-type]  # has what a sweep needs
+                sweep(whole, masses, reverse=True)  # type: ignore[arg-type]
+                if _ == 0:
+                    self._cycle(whole, masses, depth + 1)
+        np.multiply(masses[part_of], shares, out=pi)
+
+
+@compiled
+def rates_of_parts(
+    begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, shares: Any, part_of: Any, members: Any, first: Any,
+    place: Any, new_indptr: Any, new_sources: Any, new_rates: Any,
+) -> None:  # fmt: skip
+    """Write the rates into each part, one entry per part that leads there.  Moves 12 bytes an entry, and as many out."""
+    done = 0
+    for part in range(np.uint64(first.size - 1)):
+        row = done
+        for m in range(first[part], first[part + np.uint64(1)]):
+            j = members[m]
+            for k in range(indptr[j], indptr[j + np.uint64(1)]):
+                i = sources[k]
+                source = np.uint64(part_of[i])
+                if source != part:
+                    if place[source] < row:
+                        place[source] = done
+                        new_sources[done] = source
+                        new_rates[done] = 0.0
+                        done += 1
+                    new_rates[place[source]] += shares[i] * rate_at(codes, rates, k)
+        for k in range(row, done):
+            new_rates[k] = max(new_rates[k], LEAST_RATE)
+        new_indptr[part + np.uint64(1)] = done
+
+
+@compiled
+def pair_up(begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, pi: Any, part_of: Any) -> int:
+    """Number the parts of `matched`, and return how many there are.  Moves 12 bytes an entry."""
+    count = 0
+    for j in range(np.uint64(part_of.size)):
+        if part_of[j] >= 0:
+            continue
+        free, strongest = -1.0, -1.0
+        mate, feeder = j, j
+        for k in range(indptr[j], indptr[j + np.uint64(1)]):
+            i = np.uint64(sources[k])
+            flow = pi[i] * rate_at(codes, rates, k)
+            if flow > strongest:
+                strongest, feeder = flow, i
+            if part_of[i] < 0 and flow > free:
+                free, mate = flow, i
+        if free >= 0.0 and free >= 0.25 * strongest:
+            part_of[j] = part_of[mate] = count
+            count += 1
+        else:
+            part_of[j] = part_of[feeder]
+    return count
