@@ -95,7 +95,7 @@ def answer(half: Reduction, p: np.ndarray, trace: Trace, tolerance: float) -> np
     for step in range(STEPS):
         half.step(p, out=image)
         p, image = image, p
-        if largest_relative_change(image, p) <= BOUND:
+        if largest_relative_change(image, p) <= 2 * BOUND:
             break
         if step == 1 and trace.whole and half.size <= _LARGE:
             return polished(half.chain, half.expand(p), tolerance=tolerance)

@@ -26,16 +26,13 @@ from ctmc.model.lattice_products import (
     halved_step,
     halved_weights,
     runs,
+    summing,
 )
 from ctmc.model.products import compiled, compiled_parallel
 from ctmc.model.transitions import LatticeTransitions, begin_digits, count_up, rate_at
 
 _ROWS = 256
 _CHUNK = 1 << 12
-
-
-summing = numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})
-"""For sums in vector lanes, whose order depends on the length of the chunk only."""
 
 
 class Reduction(ABC):

@@ -23,12 +23,15 @@ import numpy as np
 
 from ctmc.model.transitions import LatticeTransitions, begin_digits, count_up
 
-compiled = numba.njit(cache=True, nogil=True, fastmath={"contract"})
+compiled = numba.njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 compiled_parallel = numba.njit(cache=True, nogil=True, parallel=True)
+summing = numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"}, error_model="numpy")
+"""For sums in vector lanes, whose order depends on the length of the run only.  A test for division by zero, which Numba's own
+error model makes, would keep a loop from becoming vector instructions."""
 
 _BLOCK = 1 << 12
 """States per block of work."""
-_LEAST_RUN = 192
+_LEAST_RUN = 400
 """Shorter runs are joined, if there are any left to join."""
 
 
@@ -45,10 +48,10 @@ class Runs(NamedTuple):
         Of the inner coordinates but the last.
     inner_departures : ndarray, shape (2, inner, length)
         The same rates along a run, by its parity.
-    here, before : ndarray, shape (2, length)
-        Share of the last coordinate's weight that belongs to the element itself, and to the one before.
-    departures_here, departures_after : ndarray, shape (2, length)
-        Departure rate of the last coordinate from the element itself, and from the one after.
+    upper : ndarray of bool, shape (2, length)
+        Whether the last coordinate steps down inside the element and up to the next one; else down to the one before and up inside.
+    last_departures : ndarray, shape (2, length)
+        Rate of the departure of the last coordinate into a state.
     outer_leaving : ndarray, shape (outer, largest side)
         Rate of the departure *out of* a state, by its coordinate.
     leaving : ndarray, shape (2, length)
@@ -61,10 +64,8 @@ class Runs(NamedTuple):
     outer_departures: Any
     inner_strides: Any
     inner_departures: Any
-    here: Any
-    before: Any
-    departures_here: Any
-    departures_after: Any
+    upper: Any
+    last_departures: Any
     outer_leaving: Any
     leaving: Any
 
@@ -77,8 +78,8 @@ def runs(lattice: LatticeTransitions, *, halved: bool) -> Runs:
     >>> side = np.array([4, 6])
     >>> rates = LatticeTransitions(np.zeros((2, 24), np.uint8), np.ones(1), np.ones((2, 6)), side, np.array([6, 1]))
     >>> cut = runs(rates, halved=True)
-    >>> int(cut.length[0]), cut.here[0].tolist()
-    (12, [0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0])
+    >>> int(cut.length[0]), cut.upper[0].astype(int).tolist()
+    (12, [0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1])
     """
     sides = lattice.sides.astype(np.int64)
     count = len(sides)
@@ -97,32 +98,25 @@ def runs(lattice: LatticeTransitions, *, halved: bool) -> Runs:
     element = np.arange(length)
     digits = [element // strides[outer + i] % sides[outer + i] for i in range(inner)]
     inner_departures = np.array([into[outer + i][digit] for i, digit in enumerate(digits)]).reshape(inner, length)
-    here, before = np.zeros((2, length)), np.zeros((2, length))
-    departures_here, departures_after = np.zeros((2, length)), np.zeros((2, length))
     out_of = lattice.departures.copy()
     out_of[:, 0] = 0
     inner_leaving = sum((out_of[outer + i][digit] for i, digit in enumerate(digits)), start=np.zeros(length))
-    leaving = np.ones((2, length))
+    upper, last_departures, leaving = np.zeros((2, length), np.bool_), np.zeros((2, length)), np.ones((2, length))
     for parity in (0, 1):
-        place = element % width
-        if not halved:
-            before[parity] = place > 0
-            departures_after[parity] = into[-1][place]
-            leaving[parity] = inner_leaving + out_of[-1][place]
-            continue
-        upper = (parity + sum(digits, start=np.zeros(length, dtype=np.int64))) % 2
-        last = 2 * place + upper
-        here[parity] = upper == 1
-        before[parity] = (upper == 0) & (place > 0)
-        rate = into[-1][np.minimum(last, sides[-1])]
-        departures_here[parity] = np.where(upper == 0, rate, 0)
-        departures_after[parity] = np.where(upper == 1, rate, 0)
-        inside = last < sides[-1]
+        last = element % width
+        if halved:
+            upper[parity] = (parity + sum(digits, start=np.zeros(length, dtype=np.int64))) % 2 == 1
+            last = 2 * last + upper[parity]
+        inside = last < sides[-1]  # an odd side is made even by a value that no state has
+        last_departures[parity][inside] = into[-1][last[inside]]
         leaving[parity][inside] = (inner_leaving + out_of[-1][np.minimum(last, sides[-1] - 1)])[inside]
+    if not halved:
+        # flat: down to the element before, up from the one after
+        upper[:] = True
     return Runs(
         np.array([length], dtype=np.int64), sides[:outer], strides[:outer], np.ascontiguousarray(into[:outer]),
-        strides[outer:], np.ascontiguousarray(np.stack([inner_departures] * 2)), here, before, departures_here,
-        departures_after, np.ascontiguousarray(out_of[:outer]), leaving,
+        strides[outer:], np.ascontiguousarray(np.stack([inner_departures] * 2)), upper, last_departures,
+        np.ascontiguousarray(out_of[:outer]), leaving,
     )  # fmt: skip
 
 
@@ -174,9 +168,24 @@ def backward_runs(lattice: LatticeTransitions) -> BackwardRuns:
 
 
 @compiled
-def _last(o: Any, w: Any, here: Any, before: Any, dh: Any, da: Any, xb: Any, x: Any, xa: Any, unit: float) -> None:
+def _last(o: Any, w: Any, upper: Any, d: Any, xb: Any, x: Any, xa: Any, flat: bool, unit: float) -> None:
     for r in range(o.size):
-        o[r] = (unit * w[r]) * (here[r] * x[r] + before[r] * xb[r]) + dh[r] * x[r] + da[r] * xa[r]
+        before, here, after = xb[r], x[r], xa[r]
+        below = here if upper[r] and not flat else before
+        above = after if upper[r] else here
+        o[r] = (unit * w[r]) * below + d[r] * above
+
+
+@compiled
+def _last_and_inner(
+    o: Any, w: Any, upper: Any, d: Any, xb: Any, x: Any, xa: Any, flat: bool,
+    w1: Any, below1: Any, d1: Any, above1: Any, unit: float,
+) -> None:  # fmt: skip
+    for r in range(o.size):
+        before, here, after = xb[r], x[r], xa[r]
+        below = here if upper[r] and not flat else before
+        above = after if upper[r] else here
+        o[r] = unit * (w[r] * below + w1[r] * below1[r]) + (d[r] * above + d1[r] * above1[r])
 
 
 @compiled
@@ -211,76 +220,91 @@ def _three(
 
 
 @compiled
-def _edge(cut: Runs, parity: int, w: Any, x: Any, o: Any, begin: Any, unit: float) -> None:
-    """The inner sums of the first and the last run, element by element: slices would leave the vector."""
-    outer, inner, n = cut.outer_sides.size, cut.inner_strides.size, x.size
-    for r in range(o.size):
-        k = begin + r
-        total = (unit * w[outer + inner, k]) * cut.here[parity, r] * x[k] + cut.departures_here[parity, r] * x[k]
-        if cut.before[parity, r] > 0.0:
-            total += (unit * w[outer + inner, k]) * x[k - 1]
-        if cut.departures_after[parity, r] > 0.0 and k + 1 < n:
-            total += cut.departures_after[parity, r] * x[k + 1]
-        for i in range(inner):
-            h = cut.inner_strides[i]
-            if w[outer + i, k] > 0:
-                total += (unit * w[outer + i, k]) * x[k - h]
-            if cut.inner_departures[parity, i, r] > 0.0:
-                total += cut.inner_departures[parity, i, r] * x[k + h]
-        o[r] = total
+def _inner_sums(cut: Runs, parity: Any, flat: bool, w: Any, a: Any, x: Any, at: Any, o: Any, unit: float) -> None:
+    """Set o to the flow along the inner coordinates into a run that begins at a; x is read from `at` on."""
+    length, outer, inner = cut.length[0], cut.outer_sides.size, cut.inner_strides.size
+    b, to = a + length, at + length
+    if inner == 0:
+        _last(
+            o, w[outer, a:b], cut.upper[parity], cut.last_departures[parity], x[at - 1 : to - 1], x[at:to],
+            x[at + 1 : to + 1], flat, unit,
+        )  # fmt: skip
+        return
+    h = cut.inner_strides[inner - 1]
+    _last_and_inner(
+        o, w[outer + inner, a:b], cut.upper[parity], cut.last_departures[parity], x[at - 1 : to - 1], x[at:to],
+        x[at + 1 : to + 1], flat, w[outer + inner - 1, a:b], x[at - h : to - h], cut.inner_departures[parity, inner - 1],
+        x[at + h : to + h], unit,
+    )  # fmt: skip
+    for i in range(inner - 1):
+        h = cut.inner_strides[i]
+        _inner(o, w[outer + i, a:b], x[at - h : to - h], cut.inner_departures[parity, i], x[at + h : to + h], unit)
 
 
 @compiled
-def _gather(cut: Runs, run: Any, color: Any, w: Any, x: Any, out: Any, unit: float) -> Any:
+def _neighbours(cut: Runs, i: Any, digit: Any) -> Any:
+    """Return the distances to the runs below and above along an outer coordinate, 0 for none, and the departure rate from above.
+
+    Where there is none below the weights are 0, and any finite numbers do.
+    """
+    below = cut.outer_strides[i] if digit > 0 else 0
+    above = cut.outer_strides[i] if digit + 1 < cut.outer_sides[i] else 0
+    return below, above, cut.outer_departures[i, digit]
+
+
+@compiled
+def _gather(cut: Runs, run: Any, color: Any, flat: bool, w: Any, x: Any, out: Any, unit: float) -> Any:
     """Set a run of out to the flow into each of its states; `color` is the parity of the states, 0 in the flat layout.
 
     Returns where the run begins, the parity of its inner coordinates, and the rate of departures of the outer ones.
     """
     length, outer, inner = cut.length[0], cut.outer_sides.size, cut.inner_strides.size
-    below, above = np.zeros(outer, dtype=np.int64), np.zeros(outer, dtype=np.int64)
-    departure = np.zeros(outer)
     rest, parity, leaving = run, color, 0.0
     for i in range(outer - 1, -1, -1):
         digit = rest % cut.outer_sides[i]
         rest //= cut.outer_sides[i]
         parity += digit
         leaving += cut.outer_leaving[i, digit]
-        if digit > 0:  # else the weights are zero and any finite numbers do
-            below[i] = cut.outer_strides[i]
-        if digit + 1 < cut.outer_sides[i]:
-            above[i] = cut.outer_strides[i]
-            departure[i] = cut.outer_departures[i, digit]
     parity &= 1
     a = run * length
     b = a + length
     o = out[a:b]
-    if a == 0 or b == x.size:
-        _edge(cut, parity, w, x, o, a, unit)
-    else:
-        _last(
-            o, w[outer + inner, a:b], cut.here[parity], cut.before[parity], cut.departures_here[parity],
-            cut.departures_after[parity], x[a - 1 : b - 1], x[a:b], x[a + 1 : b + 1], unit,
-        )  # fmt: skip
-        for i in range(inner):
-            h = cut.inner_strides[i]
-            _inner(o, w[outer + i, a:b], x[a - h : b - h], cut.inner_departures[parity, i], x[a + h : b + h], unit)
-    i = 0
-    while i + 3 <= outer:
+    if a > 0 and b < x.size:
+        _inner_sums(cut, parity, flat, w, a, x, a, o, unit)
+    else:  # neighbours of the first and the last run may lie outside the vector, where all is zero
+        room = max(cut.inner_strides[0], 1) if inner > 0 else 1
+        low, high = max(a - room, 0), min(b + room, x.size)
+        wide = np.zeros(length + 2 * room)
+        wide[low - (a - room) : high - (a - room)] = x[low:high]
+        _inner_sums(cut, parity, flat, w, a, wide, room, o, unit)
+    rest, i = run, outer
+    while i > 0:
+        i -= 1
+        side = cut.outer_sides[i]
+        below, above, d = _neighbours(cut, i, rest % side)
+        rest //= side
+        if i == 0:
+            _one(o, w[i, a:b], x[a - below : b - below], d, x[a + above : b + above], unit)
+            break
+        i -= 1
+        side = cut.outer_sides[i]
+        below1, above1, d1 = _neighbours(cut, i, rest % side)
+        rest //= side
+        if i == 0:
+            _two(
+                o, w[i + 1, a:b], x[a - below : b - below], d, x[a + above : b + above],
+                w[i, a:b], x[a - below1 : b - below1], d1, x[a + above1 : b + above1], unit,
+            )  # fmt: skip
+            break
+        i -= 1
+        side = cut.outer_sides[i]
+        below2, above2, d2 = _neighbours(cut, i, rest % side)
+        rest //= side
         _three(
-            o, w[i, a:b], x[a - below[i] : b - below[i]], departure[i], x[a + above[i] : b + above[i]],
-            w[i + 1, a:b], x[a - below[i + 1] : b - below[i + 1]], departure[i + 1], x[a + above[i + 1] : b + above[i + 1]],
-            w[i + 2, a:b], x[a - below[i + 2] : b - below[i + 2]], departure[i + 2], x[a + above[i + 2] : b + above[i + 2]],
-            unit,
+            o, w[i + 2, a:b], x[a - below : b - below], d, x[a + above : b + above],
+            w[i + 1, a:b], x[a - below1 : b - below1], d1, x[a + above1 : b + above1],
+            w[i, a:b], x[a - below2 : b - below2], d2, x[a + above2 : b + above2], unit,
         )  # fmt: skip
-        i += 3
-    if i + 2 == outer:
-        _two(
-            o, w[i, a:b], x[a - below[i] : b - below[i]], departure[i], x[a + above[i] : b + above[i]],
-            w[i + 1, a:b], x[a - below[i + 1] : b - below[i + 1]], departure[i + 1], x[a + above[i + 1] : b + above[i + 1]],
-            unit,
-        )  # fmt: skip
-    elif i + 1 == outer:
-        _one(o, w[i, a:b], x[a - below[i] : b - below[i]], departure[i], x[a + above[i] : b + above[i]], unit)
     return a, parity, leaving
 
 
@@ -298,19 +322,19 @@ def _over_exits(o: Any, accepted: Any, unit: float, inner: Any, outer: float) ->
 
 @compiled
 def _flat_run(cut: Runs, run: Any, w: Any, unit: float, exit_rates: Any, x: Any, out: Any) -> None:
-    a, _, _ = _gather(cut, run, 0, w, x, out, unit)
+    a, _, _ = _gather(cut, run, 0, True, w, x, out, unit)
     b = a + cut.length[0]
     _minus_exits(out[a:b], exit_rates[a:b], x[a:b])
 
 
 @compiled
 def _halved_run(cut: Runs, run: Any, color: Any, w: Any, unit: float, accepted: Any, x: Any, out: Any) -> None:
-    a, parity, leaving = _gather(cut, run, color, w, x, out, unit)
+    a, parity, leaving = _gather(cut, run, color, False, w, x, out, unit)
     b = a + cut.length[0]
     _over_exits(out[a:b], accepted[a:b], unit, cut.leaving[parity], leaving)
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})
+@summing
 def _subtract(o: Any, accepted: Any, unit: float, inner: Any, outer: float, x: Any, shadow: Any, dots: Any) -> None:
     """Set o to x - o / exit rates, and write four inner products of this run; summed in vector lanes."""
     with_shadow, with_x, square, both = 0.0, 0.0, 0.0, 0.0
@@ -328,7 +352,7 @@ def _subtract(o: Any, accepted: Any, unit: float, inner: Any, outer: float, x: A
 def _difference_run(
     cut: Runs, run: Any, w: Any, unit: float, accepted: Any, other: Any, x: Any, shadow: Any, out: Any, dots: Any
 ) -> None:
-    a, parity, leaving = _gather(cut, run, 0, w, other, out, unit)
+    a, parity, leaving = _gather(cut, run, 0, False, w, other, out, unit)
     b = a + cut.length[0]
     _subtract(out[a:b], accepted[a:b], unit, cut.leaving[parity], leaving, x[a:b], shadow[a:b], dots[run])
 
@@ -486,7 +510,7 @@ def _weigh_run(cut: Runs, run: Any, unit: float, accepted: Any, residual: Any, p
     _weigh(accepted[a:b], unit, cut.leaving[parity & 1], leaving, residual[a:b], p[a:b], sums)
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})
+@summing
 def _weigh(accepted: Any, unit: float, inner: Any, outer: float, residual: Any, p: Any, sums: Any) -> None:
     imbalance, flow = 0.0, 0.0
     for r in range(p.size):

@@ -9,6 +9,7 @@ import numba
 import numpy as np
 
 from ctmc.model.generator import Generator
+from ctmc.model.lattice_products import summing
 from ctmc.model.memory import require_memory
 from ctmc.model.products import compiled_parallel
 from ctmc.problem import Stationary
@@ -16,7 +17,7 @@ from ctmc.solution import Outcome
 from ctmc.trace import Trace
 from solvers._options import check_count
 from solvers._polish import answer
-from solvers._reduction import Reduction, reduction, summing
+from solvers._reduction import Reduction, reduction
 from solvers._start import first_guess
 
 _CHUNK = 1 << 12
