@@ -243,7 +243,7 @@ def test_the_supermarket_as_a_lattice_is_that_by_rows(design, monkeypatch):
     assert model.representation == "lattice"
     monkeypatch.setattr("builders.supermarket.lattice_transitions", lambda *arguments: None)
     rows = supermarket(arrival_rate=2.5, **design)
-    assert rows.representation == "float64 CSR"
+    assert rows.representation == "value-coded CSR"
     np.testing.assert_array_equal(model.indptr, rows.indptr)
     np.testing.assert_array_equal(model.sources, rows.sources)
     np.testing.assert_allclose(model.rates, rows.rates, rtol=1e-14)
@@ -252,5 +252,5 @@ def test_the_supermarket_as_a_lattice_is_that_by_rows(design, monkeypatch):
 
 def test_weights_that_need_more_than_sixteen_bits_are_rates_by_rows():
     model = supermarket([1, 2, 3], 4.0, 12, 3, sampling="with_replacement")
-    assert model.representation == "float64 CSR"
+    assert model.representation == "value-coded CSR"
     assert supermarket([1, 2, 3], 4.0, 7, 3, sampling="with_replacement").transitions.weights.dtype == np.uint16

@@ -388,6 +388,6 @@ def supermarket(
         found = lattice_transitions(space, keys, design.probabilities, design.arrival_rate, design.rates)
         if found is not None:
             return Generator(space, found, initial=distribution(space, begin))
-    require_memory("the supermarket model", 12 * entries + 40 * size, states=size, entries=entries)
-    rows = FloatTransitions(*transitions(space, keys, design.shares, design.rates))
+    require_memory("the supermarket model", 5 * entries + 40 * size, states=size, entries=entries)
+    rows = transitions(space, keys, design.shares, design.rates)
     return Generator(space, rows, initial=distribution(space, begin))

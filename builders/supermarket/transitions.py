@@ -15,15 +15,14 @@ import numpy as np
 
 from ctmc.model.products import compiled, compiled_parallel
 from ctmc.model.state_space import Lattice
+from ctmc.model.transitions import CodedTransitions
 
 BLOCK = 4096
 """States per block of work."""
 
 
-def transitions(
-    space: Lattice, keys: np.ndarray, shares: np.ndarray, service_rates: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (indptr, sources, rates) of all transitions by destination.
+def transitions(space: Lattice, keys: np.ndarray, shares: np.ndarray, service_rates: np.ndarray) -> CodedTransitions:
+    """Return all transitions by destination, coded: a supermarket of any size has a few dozen different rates.
 
     Parameters
     ----------
@@ -33,12 +32,6 @@ def transitions(
     shares : ndarray, shape (M + 1, M + 1)
         Arrival rate at a server, by the number of better and of tied servers.
     service_rates : ndarray, shape (M,)
-
-    Returns
-    -------
-    indptr : ndarray of int64, shape (n + 1,)
-    sources : ndarray of int32 or int64, shape (entries,)
-    rates : ndarray of float64, shape (entries,)
     """
     firsts = space.states(np.arange(0, space.size, BLOCK))
     limits = np.array(space.limits, dtype=np.int64)
@@ -48,14 +41,15 @@ def transitions(
     np.cumsum(indptr, out=indptr)
     narrow = np.int32 if space.size <= np.iinfo(np.int32).max else np.int64
     sources = np.empty(indptr[-1], dtype=narrow)
-    rates = np.empty(indptr[-1])
-    _fill(firsts, limits, total, space.below, keys, shares, service_rates, indptr, sources, rates)
-    return indptr, sources, rates
+    values = np.concatenate([shares.ravel(), service_rates])
+    codes = np.empty(indptr[-1], dtype=np.min_scalar_type(len(values) - 1))
+    _fill(firsts, limits, total, space.below, keys, shares, indptr, sources, codes)
+    return CodedTransitions(indptr, sources, codes, values)
 
 
 @compiled
-def _share(keys: Any, shares: Any, state: Any, i: int, length: int) -> float:
-    """Arrival rate at server i when its queue has this length and the others are as in the state."""
+def _share(keys: Any, shares: Any, state: Any, i: int, length: int) -> int:
+    """Code of the arrival rate at server i when its queue has this length and the others are as in the state."""
     own = keys[i, length]
     better, tied = 0, 1
     for j in range(state.size):
@@ -63,7 +57,7 @@ def _share(keys: Any, shares: Any, state: Any, i: int, length: int) -> float:
             other = keys[j, state[j]]
             better += other < own
             tied += other == own
-    return shares[better, tied]  # type: ignore[no-any-return]
+    return better * shares.shape[1] + tied  # type: ignore[no-any-return]
 
 
 @compiled
@@ -83,14 +77,14 @@ def _advance(state: Any, limits: Any, total: int, filled: int) -> int:
 @compiled_parallel
 def _count(firsts: Any, limits: Any, total: int, keys: Any, shares: Any, counts: Any) -> None:
     """Set counts[y + 1] to the number of transitions into each state y."""
-    n = counts.size - 1
+    n, flat = counts.size - 1, shares.ravel()
     for block in numba.prange(firsts.shape[0]):
         state = firsts[block].copy()
         filled = state.sum()
         for y in range(block * BLOCK, min((block + 1) * BLOCK, n)):
             count = 0
             for i in range(state.size):
-                if state[i] > 0 and _share(keys, shares, state, i, state[i] - 1) > 0.0:
+                if state[i] > 0 and flat[_share(keys, shares, state, i, state[i] - 1)] > 0.0:
                     count += 1
                 if state[i] < limits[i] and filled < total:
                     count += 1
@@ -100,11 +94,10 @@ def _count(firsts: Any, limits: Any, total: int, keys: Any, shares: Any, counts:
 
 @compiled_parallel
 def _fill(
-    firsts: Any, limits: Any, total: int, below: Any, keys: Any, shares: Any, service_rates: Any,
-    indptr: Any, sources: Any, rates: Any,
+    firsts: Any, limits: Any, total: int, below: Any, keys: Any, shares: Any, indptr: Any, sources: Any, codes: Any,
 ) -> None:  # fmt: skip
-    """Write sources and rates.  Moves 12 bytes an entry."""
-    n, m = indptr.size - 1, limits.size
+    """Write sources and codes.  Moves 5 bytes an entry."""
+    n, m, flat = indptr.size - 1, limits.size, shares.ravel()
     for block in numba.prange(firsts.shape[0]):
         state = firsts[block].copy()
         filled = state.sum()
@@ -130,15 +123,15 @@ def _fill(
             k = indptr[y]
             for i in range(m):
                 if state[i] > 0:
-                    rate = _share(keys, shares, state, i, state[i] - 1)
-                    if rate > 0.0:
+                    code = _share(keys, shares, state, i, state[i] - 1)
+                    if flat[code] > 0.0:
                         sources[k] = less[i]
-                        rates[k] = rate
+                        codes[k] = code
                         k += 1
             if filled < total:
                 for i in range(m - 1, -1, -1):
                     if state[i] < limits[i]:
                         sources[k] = more[i]
-                        rates[k] = service_rates[i]
+                        codes[k] = shares.size + i
                         k += 1
             filled = _advance(state, limits, total, filled)

@@ -35,6 +35,19 @@ class ProductCounter:
         self.products = 0
 
 
+class _ExitRates:
+    """The field `exit_rates`: what was given, else found when it is first asked for; a lattice can do without for long."""
+
+    def __get__(self, chain: Any, owner: Any = None) -> Any:
+        if chain is None:
+            return None  # the default of the field
+        given = chain.__dict__["exit_rates"]
+        return chain.once("exit_rates", chain._sum_rates) if given is None else given
+
+    def __set__(self, chain: Any, value: Any) -> None:
+        chain.__dict__["exit_rates"] = value
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Generator(Summarised):
     """A finite continuous-time Markov chain: states, rates, exit rates, and what is known about them.
@@ -82,7 +95,7 @@ class Generator(Summarised):
 
     space: StateSpace
     transitions: Transitions
-    exit_rates: np.ndarray = None  # type: ignore[assignment]  # always an array after __post_init__
+    exit_rates: np.ndarray = _ExitRates()  # type: ignore[assignment]
     initial: Distribution | None = None
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
     rewards: Mapping[str, Reward] = field(default_factory=dict)
@@ -111,28 +124,36 @@ class Generator(Summarised):
             self.transitions.check(self.space.limits, n)
         else:
             self._check_rows(self.transitions)
-        sums = np.zeros(n)
+        given = self.__dict__["exit_rates"]
+        if given is not None:
+            if given.shape != (n,) or given.dtype != np.float64:
+                raise ModelError(f"exit rates have shape {given.shape}; allowed is ({n},) float64.")
+            sums = self._sum_rates()
+            bad = ~(np.abs(given - sums) <= 1e-12 * sums)
+            if bad.any():
+                i = int(np.argmax(bad))
+                raise ModelError(
+                    f"the exit rate of state {self._name(i)} is {given[i]!r}, but its rates sum to {sums[i]!r}."
+                )
+            given.flags.writeable = False
+        elif not isinstance(self.transitions, LatticeTransitions):
+            self.exit_rates  # noqa: B018  # found now, and whether they are finite
+        self._check_names()
+        for array in self.transitions:
+            array.flags.writeable = False
+
+    def _sum_rates(self) -> np.ndarray:
+        """Return the total rate out of each state."""
+        sums = np.zeros(self.size)
         if isinstance(self.transitions, LatticeTransitions):
-            self._backward_on_lattice(self.transitions, np.zeros(n), np.ones(n), sums)
+            lattice_products.sum_rates(*self.transitions, sums)
         else:
             for slab in self.transitions.slabs():
                 products.exit_sums(*slab, sums)
         if not np.isfinite(sums).all():
             raise ModelError(f"the rates out of state {self._name(int(np.argmin(np.isfinite(sums))))} sum to infinity.")
-        if self.exit_rates is None:
-            object.__setattr__(self, "exit_rates", sums)
-        else:
-            if self.exit_rates.shape != (n,) or self.exit_rates.dtype != np.float64:
-                raise ModelError(f"exit rates have shape {self.exit_rates.shape}; allowed is ({n},) float64.")
-            bad = ~(np.abs(self.exit_rates - sums) <= 1e-12 * sums)
-            if bad.any():
-                i = int(np.argmax(bad))
-                raise ModelError(
-                    f"the exit rate of state {self._name(i)} is {self.exit_rates[i]!r}, but its rates sum to {sums[i]!r}."
-                )
-        self._check_names()
-        for array in (*self.transitions, self.exit_rates):
-            array.flags.writeable = False
+        sums.flags.writeable = False
+        return sums
 
     def _check_rows(self, rows: FloatTransitions | CodedTransitions) -> None:
         n = self.space.size
@@ -434,8 +455,11 @@ class Generator(Summarised):
         return self._with_transitions(CodedTransitions(rows.indptr, rows.sources, codes, values))
 
     def _with_transitions(self, transitions: Transitions) -> Generator:
+        self.exit_rates  # noqa: B018  # the same in every form
         changed = copy.copy(self)
-        kept = {name: self._found[name] for name in ("classes", "coloring", "entries") if name in self._found}
+        kept = {
+            name: self._found[name] for name in ("classes", "coloring", "entries", "exit_rates") if name in self._found
+        }
         object.__setattr__(changed, "transitions", transitions)
         object.__setattr__(changed, "_found", kept)
         for array in transitions:
@@ -470,16 +494,12 @@ class Generator(Summarised):
         """Return Q v, the change of the expectation of v per unit of time; shape (n,)."""
         x, out = self._vectors(v, out)
         if isinstance(self.transitions, LatticeTransitions):
-            self._backward_on_lattice(self.transitions, self.exit_rates, x, out)
+            rows = self.transitions
+            cut = self.once("backward_runs", lambda: lattice_products.backward_runs(rows))
+            lattice_products.flat_backward(cut, rows.weights, float(rows.unit[0]), self.exit_rates, x, out)
         else:
             products.backward(*next(self.row_slabs()), self.exit_rates, x, out)
         return out
-
-    def _backward_on_lattice(
-        self, rows: LatticeTransitions, exit_rates: np.ndarray, v: np.ndarray, out: np.ndarray
-    ) -> None:
-        cut = self.once("backward_runs", lambda: lattice_products.backward_runs(rows))
-        lattice_products.flat_backward(cut, rows.weights, float(rows.unit[0]), exit_rates, v, out)
 
     def _vectors(self, x: np.ndarray, out: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         x = np.ascontiguousarray(x, dtype=np.float64)

@@ -533,3 +533,20 @@ def accepted_weights(weights: Any, sides: Any, strides: Any, accepted: Any) -> N
                     total += weights[i, j + strides[i]]
             accepted[j] = total
             count_up(digits, sides)
+
+
+@compiled_parallel
+def sum_rates(weights: Any, unit: Any, departures: Any, sides: Any, strides: Any, sums: Any) -> None:
+    """Set sums to the total rate out of each state."""
+    for block in numba.prange((sums.size + _BLOCK - 1) // _BLOCK):
+        low = np.int64(block) * _BLOCK
+        digits = begin_digits(low, sides, strides)
+        for j in range(low, min(low + _BLOCK, sums.size)):
+            accepted, leaving = 0, 0.0
+            for i in range(sides.size):
+                if digits[i] + 1 < sides[i]:
+                    accepted += weights[i, j + strides[i]]
+                if digits[i] > 0:
+                    leaving += departures[i, digits[i]]
+            sums[j] = unit[0] * accepted + leaving
+            count_up(digits, sides)

@@ -73,24 +73,24 @@ class Bicgstab:
         residual = np.empty(half.size)
         steps, stopped = 0, False
         while not stopped:
-            half.difference(x, x, residual)
+            square = float(half.difference(x, x, residual)[2])
             if trace.finished(half.defect(residual, x), iterate=x, limit=self.max_iterations, iterations=steps):
                 break
-            steps, stopped = self._correct(half, trace, x, residual, problem.tolerance)
+            steps, stopped = self._correct(half, trace, x, residual, square, problem.tolerance)
         return Outcome(answer(half, x, trace, problem.tolerance), trace.status, trace.history)
 
     def _correct(
-        self, half: Reduction, trace: Trace, x: np.ndarray, residual: np.ndarray, tolerance: float
+        self, half: Reduction, trace: Trace, x: np.ndarray, residual: np.ndarray, square: float, tolerance: float
     ) -> tuple[int, bool]:
         """Correct x until the updated residual is small, or the recursion breaks down.
 
-        `residual` comes in as x - step(x), and is used up.  Returns the steps not yet recorded, and whether the trace said stop.
+        `residual` comes in as x - step(x), with its square, and is used up.  Returns the steps not yet recorded, and whether the trace said stop.
         """
         n = half.size
         r = np.negative(residual, out=residual)
         shadow, p, v, t = r.copy(), r.copy(), np.empty(n), np.empty(n)
         sums = np.empty((n + _CHUNK - 1) // _CHUNK)
-        rho = square = float(r @ r)
+        rho = square
         per_norm = half.defect(r, x) / square**0.5
         steps = 0
         while trace.iteration + steps < self.max_iterations:
