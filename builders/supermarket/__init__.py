@@ -54,8 +54,10 @@ class _Design:
     def arrivals(self, keys: np.ndarray, states: np.ndarray) -> np.ndarray:
         """Return the rate at which jobs choose each server in each state, whether full or not; shape (m, M)."""
         own = keys[np.arange(len(self.rates)), states]
-        better = (own[:, None, :] < own[:, :, None]).sum(axis=2)
-        tied = (own[:, None, :] == own[:, :, None]).sum(axis=2)
+        better, tied = np.zeros(own.shape, dtype=np.int16), np.zeros(own.shape, dtype=np.int16)
+        for other in own.T:
+            better += other[:, None] < own
+            tied += other[:, None] == own
         return np.asarray(self.shares[better, tied])
 
     def full(self, states: np.ndarray) -> np.ndarray:
@@ -181,8 +183,16 @@ def _dress(
         yardstick = selection if measured_by is None else measured_by
         values = _padded(selection_table(yardstick, design.limits, design.rates, design.preferences, design.weights))
 
+        def refused(states: np.ndarray, keys: np.ndarray) -> np.ndarray:
+            """Return the rate at which jobs choose each full server."""
+            full = design.full(states)
+            some = full.any(axis=1)
+            flows = np.zeros(full.shape)
+            flows[some] = np.where(full[some], design.arrivals(keys, states[some]), 0)
+            return flows
+
         def lost(states: np.ndarray) -> np.ndarray:
-            return np.where(design.full(states), design.arrivals(keys, states), 0)
+            return refused(states, keys)
 
         # the keys without the rank of full servers: whom the job would have joined
         plain_keys = keys if overflow == "lost" else _keys(design, selection, ties, "lost")
@@ -190,7 +200,7 @@ def _dress(
             "loss_rate": Reward(lambda states: lost(states).sum(axis=1), "rate at which jobs are lost"),
             "loss_flow": Reward(lost, "rate at which jobs that chose the server are lost"),
             "boundary_flow": Reward(
-                lambda states: np.where(design.full(states), design.arrivals(plain_keys, states), 0),
+                lambda states: refused(states, plain_keys),
                 "rate at which jobs prefer the server while it is full, lost or rerouted",
             ),
             "imbalance": Reward(lambda states: 1 - _balance(values, states), "(largest - smallest) / largest value"),

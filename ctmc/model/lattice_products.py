@@ -31,8 +31,9 @@ error model makes, would keep a loop from becoming vector instructions."""
 
 _BLOCK = 1 << 12
 """States per block of work."""
-_LEAST_RUN = 400
-"""Shorter runs are joined, if there are any left to join."""
+_LEAST_RUN = 1000
+"""Shorter runs are joined, as long as that leaves enough of them for several threads."""
+_LEAST_RUNS = 8
 
 
 class Runs(NamedTuple):
@@ -87,9 +88,12 @@ def runs(lattice: LatticeTransitions, *, halved: bool) -> Runs:
     if halved:
         width = (width + 1) // 2
     inner, length = 0, width
-    while inner < count - 1 and (length < _LEAST_RUN or inner == 0):
-        inner += 1
-        length *= int(sides[count - 1 - inner])
+    elements = width * int(np.prod(sides[:-1]))
+    while inner < count - 1 and (inner == 0 or length < _LEAST_RUN):
+        longer = length * int(sides[count - 2 - inner])
+        if inner > 0 and elements < _LEAST_RUNS * longer:
+            break
+        inner, length = inner + 1, longer
     outer = count - 1 - inner
     strides = np.array([width * int(np.prod(sides[i + 1 : -1])) for i in range(count - 1)], dtype=np.int64)
     into = np.zeros((count, int(sides.max()) + 1))  # rate of the departure into a state, by its own queue length
