@@ -37,8 +37,8 @@ TARGET = 1e-12
 """The defect asked for."""
 FORMS: dict[str, Callable[[Any], Any]] = {
     "as built": lambda chain: chain,
-    "float64 CSR": lambda chain: chain.as_csr(),
-    "value-coded CSR": lambda chain: chain.coded(),
+    "float64 CSR": lambda chain: chain.written_out(),
+    "value-coded CSR": lambda chain: chain.written_out().coded(),
 }
 """The representations whose products are measured; one that this version does not have is left out."""
 MOST_DENSE = 3000
