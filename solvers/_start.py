@@ -35,7 +35,8 @@ def first_guess(chain: Generator) -> np.ndarray:
     else:
         for positions, states in chain.space.slabs():
             pi[positions] = np.prod([given[column] for given, column in zip(guess, states.T, strict=True)], axis=0)
-    return pi / pi.sum()
+    pi /= pi.sum()
+    return pi
 
 
 @compiled_parallel

@@ -215,6 +215,9 @@ def test_a_value_that_no_entry_has_does_no_harm():
 
 def test_writing_out_asks_for_memory():
     model = box((9, 9, 9))
+    model.written_out().coded().to_scipy()
+    model.to_scipy()
+    assert "expanded" not in model._found  # what may be large is kept only where it is asked for by name
     with ctmc.limited_memory("20KiB"), pytest.raises(ModelError, match="written out"):
         model.rates  # noqa: B018
     assert len(model.rates) == model.entries

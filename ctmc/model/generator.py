@@ -432,7 +432,7 @@ class Generator(Summarised):
 
     def written_out(self) -> Generator:
         """Return this model with its transitions as float64 compressed rows, whatever form they are stored in."""
-        return self._with_transitions(self.expanded)
+        return self._with_transitions(self._found.get("expanded") or self._expand())
 
     def coded(self) -> Generator:
         """Return this model with a small code in place of each rate, or itself where it has too many different rates.
@@ -443,7 +443,9 @@ class Generator(Summarised):
         >>> chain.representation, chain.transitions.values.tolist()
         ('value-coded CSR', [1.0, 2.0])
         """
-        rows = self.expanded
+        if isinstance(self.transitions, CodedTransitions):
+            return self
+        rows = self._found.get("expanded") or self._expand()
         values = np.unique(rows.rates[: 1 << 20])
         if len(values) > 1 << 16:
             return self
@@ -510,7 +512,8 @@ class Generator(Summarised):
 
     def to_scipy(self) -> csr_array:
         """Return Q as a csr_array, diagonal included."""
-        rates = csc_array((self.rates, self.sources, self.indptr), shape=(self.size, self.size))
+        indptr, sources, values = self._found.get("expanded") or self._expand()  # not kept: it may be large
+        rates = csc_array((values, sources, indptr), shape=(self.size, self.size))
         diagonal = dia_array((-self.exit_rates[None], [0]), shape=(self.size, self.size))
         return csr_array(rates + csc_array(diagonal))
 
