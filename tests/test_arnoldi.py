@@ -32,10 +32,8 @@ def ring(size):
 def test_it_agrees_with_elimination(chain, solver):
     known = gth(chain.to_scipy().toarray())
     solution = ctmc.solve(Stationary(chain), solver)
-    np.testing.assert_allclose(solution.value, known, atol=1e-11)
-    likely = known > 1e-6
-    np.testing.assert_allclose(solution.value[likely], known[likely], rtol=1e-6)
-    assert solution.products == solution.iterations + 2  # those of the start and of the certificate
+    np.testing.assert_allclose(solution.value, known, rtol=1e-10)
+    assert solution.products >= solution.iterations + 2  # those of the start and of the certificate, and the polish
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 12, 13, 24, 26, 31, 60])

@@ -27,7 +27,7 @@ from solvers._acceleration import (
 from solvers._aggregation import given_parts, levels_of
 from solvers._multilevel import Multilevel
 from solvers._options import check_between, check_count
-from solvers._polish import BOUND, DEPTH, relative_mixer, settled
+from solvers._polish import DEPTH, bound_for, relative_mixer, settled
 from solvers._start import first_guess
 
 _STRETCH = 1.8
@@ -125,8 +125,9 @@ class Aggregation:
                 x, image = image, x
                 chain.forward(x, out=flow)
         polish = self.polish if trace.status is Status.CONVERGED else 0
-        mixer: Mixer = relative_mixer(fixed_point.size, DEPTH, problem.tolerance)
-        pi = settled(fixed_point, x, mixer, problem.tolerance, BOUND, polish)
+        bound = bound_for(fixed_point.size)
+        mixer: Mixer = relative_mixer(fixed_point.size, DEPTH, problem.tolerance, bound)
+        pi = settled(fixed_point, x, mixer, problem.tolerance, bound, polish)
         return Outcome(pi, trace.status, trace.history)
 
 

@@ -15,7 +15,7 @@ from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
 from solvers._acceleration import FixedPointMap, Mixer, StepMap, SweepMap, swift_map
 from solvers._options import check_between, check_choice, check_count
-from solvers._polish import BOUND, relative_mixer, settled
+from solvers._polish import bound_for, relative_mixer, settled
 from solvers._reduction import reduction
 from solvers._start import first_guess
 
@@ -93,14 +93,15 @@ class Anderson:
         needed = 8 * (2 * self.depth + 6) * fixed_point.size
         require_memory(f"anderson with a depth of {self.depth}", needed, states=chain.size)
         x = fixed_point.restrict(trace.start(first_guess(chain)))
-        mixer = relative_mixer(fixed_point.size, self.depth, problem.tolerance)
+        bound = bound_for(fixed_point.size)
+        mixer = relative_mixer(fixed_point.size, self.depth, problem.tolerance, bound)
         mixer.low, mixer.high = 0.1, np.inf
         if isinstance(fixed_point, StepMap):
             self._step(fixed_point, x, mixer, trace)
         else:
             self._sweep(fixed_point, x, mixer, trace)
         polish = self.polish if trace.status is Status.CONVERGED else 0
-        pi = settled(fixed_point, x, mixer, problem.tolerance, BOUND, polish)
+        pi = settled(fixed_point, x, mixer, problem.tolerance, bound, polish)
         return Outcome(pi, trace.status, trace.history)
 
     def _step(self, fixed_point: StepMap, x: np.ndarray, mixer: Mixer, trace: Trace) -> None:

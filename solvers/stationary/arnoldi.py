@@ -16,6 +16,7 @@ from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
 from solvers._kernels import cleared
 from solvers._options import check_count
+from solvers._polish import answer
 from solvers._reduction import Reduction, reduction
 from solvers._start import first_guess
 
@@ -95,7 +96,7 @@ class Arnoldi:
                     steps += 2
                 restarts = self.patience if new > 0.1 * defect else 1
                 p, defect, steps = found, new, steps + 1
-        return Outcome(cleared(chain, half.expand(p)), trace.status, trace.history)
+        return Outcome(answer(half, p, trace, problem.tolerance), trace.status, trace.history)
 
 
 def best_vector(half: Reduction, p: np.ndarray, basis: int, restarts: int) -> tuple[np.ndarray | None, int]:
