@@ -249,7 +249,7 @@ def _guess(design: _Design, choices: int) -> tuple[np.ndarray, ...] | None:
     kept above a geometric one.
     """
     load = design.arrival_rate / float(design.rates.sum())
-    if load >= 1:
+    if load >= 1 or design.classes is not None:  # orbits have different sizes
         return None
     length = np.arange(max(design.limits) + 2)
     exponents = np.minimum(np.cumsum(float(choices) ** np.minimum(length, 60)) - 1, 1e6) if choices > 1 else length
