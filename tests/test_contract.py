@@ -90,14 +90,15 @@ class CrashingLater(Plugin):
 
     def run(self, problem, trace):
         if not problem.model.exit_rates.flags.writeable:
-            seen = SEEN.setdefault(id(problem.model.rates), [])
-            seen.append(1)
-            if len(seen) > 1:
+            rates = problem.model.rates
+            seen = SEEN.setdefault(id(rates), [rates])  # kept, so that no other array gets its number
+            seen.append(rates)
+            if len(seen) > 2:
                 raise ModelError("once is enough")
         return Outcome(eliminated(problem))
 
 
-SEEN: dict[int, list[int]] = {}
+SEEN: dict[int, list[np.ndarray]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
