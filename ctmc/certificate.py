@@ -56,7 +56,7 @@ def imbalance(flow: np.ndarray, pi: np.ndarray, chain: Generator) -> float:
     >>> round(imbalance(chain.forward(up), up, chain), 12)                    # "always up" is the worst answer there is
     2.0
     """
-    _, _, imbalances, through = products.weigh(flow, pi, chain.exit_rates)
+    imbalances, through = products.weigh(flow, pi, chain.exit_rates)
     return imbalances / through if through > 0 else 0.0
 
 

@@ -111,7 +111,7 @@ def _problems() -> list[dict[str, Any]]:
     from ctmc.problem import PROBLEMS
 
     defaults = {
-        "stationary": "gth up to 3000 states, gmres above; logarithmic_reduction for a QBD, level_dependent where its blocks depend on the level",
+        "stationary": "gth up to 3000 states, bicgstab above; logarithmic_reduction for a QBD, level_dependent where its blocks depend on the level",
         "transient": "uniformization",
     }
     return [

@@ -64,12 +64,12 @@ def exit_sums(begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, out
         out[sources[k]] += rate_at(codes, rates, k)
 
 
-def weigh(flow: np.ndarray, pi: np.ndarray, exit_rates: np.ndarray) -> tuple[float, float, float, float]:
-    """Return sum pi, min pi, sum |flow| and sum |pi| q in one pass, with the same bits for any number of threads."""
-    sums = np.empty(((len(pi) + _CHUNK - 1) // _CHUNK, 4))
+def weigh(flow: np.ndarray, pi: np.ndarray, exit_rates: np.ndarray) -> tuple[float, float]:
+    """Return sum |flow| and sum |pi| q in one pass, with the same bits for any number of threads."""
+    sums = np.empty(((len(pi) + _CHUNK - 1) // _CHUNK, 2))
     (weigh_on_one_thread if len(pi) <= FEW_ENTRIES else weigh_chunks)(flow, pi, exit_rates, sums)
-    mass, _, imbalances, through = sums.sum(axis=0).tolist()
-    return mass, float(sums[:, 1].min()), imbalances, through
+    imbalances, through = sums.sum(axis=0).tolist()
+    return imbalances, through
 
 
 @compiled_parallel
@@ -93,13 +93,11 @@ def weigh_on_one_thread(flow: Any, pi: Any, exit_rates: Any, sums: Any) -> None:
 @numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})
 def _weigh_chunk(flow: Any, pi: Any, exit_rates: Any, sums: Any) -> None:
     """Sum in vector lanes, in an order that depends on the length of the chunk only."""
-    mass, least, imbalances, through = 0.0, np.inf, 0.0, 0.0
+    imbalances, through = 0.0, 0.0
     for j in range(pi.size):
-        mass += pi[j]
-        least = min(least, pi[j])
         imbalances += abs(flow[j])
         through += abs(pi[j]) * exit_rates[j]
-    sums[0], sums[1], sums[2], sums[3] = mass, least, imbalances, through
+    sums[0], sums[1] = imbalances, through
 
 
 def first_fault(indptr: np.ndarray, sources: np.ndarray, rates: np.ndarray) -> tuple[int, int]:

@@ -78,7 +78,8 @@ class Gmres:
         """Return the stationary distribution."""
         chain = problem.model
         restart = min(self.restart, chain.size)
-        require_memory(f"gmres with {restart} basis vectors", 8 * (restart + 6) * chain.size, states=chain.size)
+        unknowns = chain.size // 2 if self.preconditioner == "coloring" and chain.coloring is not None else chain.size
+        require_memory(f"gmres with {restart} basis vectors", 8 * (restart + 6) * unknowns, states=chain.size)
         if self.preconditioner == "coloring":
             return self._on_one_color(problem, trace)
         apply = preconditioner(self.preconditioner, chain, self.drop_tolerance, self.fill)
