@@ -687,3 +687,18 @@ def test_a_reader_that_leaves_is_no_error(tmp_path):
     process.stderr.close()
     assert b"Traceback" not in err
     assert b"Exception ignored" not in err
+
+
+def test_the_listing_names_the_default_solvers_that_are_taken():
+    from ctmc.cli.listing import _problems
+    from ctmc.model.generator import Generator
+    from ctmc.model.state_space import Lattice
+    from ctmc.problem import Stationary
+    from ctmc.solve import SMALL, default_solver
+
+    listed = {row["name"]: row["default_solver"] for row in _problems()}
+    sizes = (SMALL, SMALL + 1)
+    small, large = (
+        default_solver(Stationary(Generator.from_transitions([], [], [], Lattice((size - 1,))))) for size in sizes
+    )
+    assert listed["stationary"].startswith(f"{small} up to {SMALL} states, {large} above")
