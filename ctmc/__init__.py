@@ -29,6 +29,9 @@ _WHERE = {
     "load": "ctmc.storage",
     "Stationary": "ctmc.problem",
     "Transient": "ctmc.problem",
+    "AccumulatedReward": "ctmc.problem",
+    "DiscountedReward": "ctmc.problem",
+    "FirstPassage": "ctmc.problem",
     "Interval": "ctmc.interval",
     "prove_interval": "ctmc.interval",
     "Solution": "ctmc.solution",
@@ -112,7 +115,7 @@ if TYPE_CHECKING:
     from ctmc.model.recipe import allowed_code, builder
     from ctmc.model.reward import Reward
     from ctmc.model.structure import structure
-    from ctmc.problem import Stationary, Transient
+    from ctmc.problem import AccumulatedReward, DiscountedReward, FirstPassage, Stationary, Transient
     from ctmc.registry import build
     from ctmc.solution import Outcome, Solution, Status
     from ctmc.solve import solve

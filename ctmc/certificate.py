@@ -1,7 +1,7 @@
 """Certificates: the defect of an answer, recomputed from the definition of its problem.
 
-One function per problem and model.  None of them takes a number from the solver except what the definition itself needs
-(R and G of a matrix-geometric answer, the integrals of a transient one).
+One function per problem and model; answers over time are checked by `ctmc.witness` as they come.  Nothing takes a number from
+the solver except what the definition itself needs (R and G of a matrix-geometric answer, the integrals of a transient one).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
 from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
 from ctmc.model.qbd import QBD, MatrixGeometric
-from ctmc.problem import Stationary, Transient
+from ctmc.problem import Stationary
 from ctmc.solution import Outcome, Status
 
 EPSILON = float(np.finfo(np.float64).eps)
@@ -62,8 +62,6 @@ def imbalance(flow: np.ndarray, pi: np.ndarray, chain: Generator) -> float:
 
 def certify(problem: Any, outcome: Outcome) -> Certificate:
     """Return the certificate of a solver's claim."""
-    if isinstance(problem, Transient):
-        return transient(problem, outcome)
     if isinstance(problem.model, QBD):
         return _with_checks(problem, outcome.value, stationary_qbd(problem, outcome.value))
     if isinstance(problem.model, LevelDependentQBD):
@@ -87,9 +85,7 @@ def stationary(problem: Stationary, pi: Any) -> Certificate:
         imbalances = np.bincount(found.class_of, weights=np.abs(flow), minlength=found.count)
         moving = found.recurrent[through[found.recurrent] > 0]
         defect = max(defect, float((imbalances[moving] / through[moving]).max(initial=0.0)))
-    wrong = (
-        _wrong_distribution(pi, defect) or _verdict(problem.tolerance, defect) or _wrong_weights(problem, pi, defect)
-    )
+    wrong = wrong_distribution(pi, defect) or verdict(problem.tolerance, defect) or _wrong_weights(problem, pi, defect)
     if wrong:
         return wrong
     if chain.classes.irreducible and chain.size > 1:
@@ -273,7 +269,7 @@ def stationary_qbd(problem: Stationary, answer: Any) -> Certificate:
                 f"row sums of G are off 1 by {off:.2g} and its least entry is {answer.g.min():.2g}; a small residual "
                 "proves nothing about G.",
             )
-    return _verdict(problem.tolerance, defect) or _slow_boundary(problem, answer, defect)
+    return verdict(problem.tolerance, defect) or _slow_boundary(problem, answer, defect)
 
 
 def _slow_boundary(problem: Stationary, answer: MatrixGeometric, defect: float) -> Certificate:
@@ -323,7 +319,7 @@ def stationary_levels(problem: Stationary, answer: Any) -> Certificate:
     imbalances += float(np.abs(vectors[last] @ levels[last].up).sum())
     defect = imbalances / flow if flow > 0 else 0.0
     pi = np.concatenate(vectors)
-    wrong = _wrong_distribution(pi, defect)
+    wrong = wrong_distribution(pi, defect)
     if wrong:
         return wrong
     if not answer.beyond <= math.sqrt(problem.tolerance):
@@ -333,7 +329,7 @@ def stationary_levels(problem: Stationary, answer: Any) -> Certificate:
             f"the mass beyond level {last} is about {answer.beyond:.2g} as the masses of the levels fall, or do not fall: "
             "more levels are needed, or there is no stationary distribution.",
         )
-    if _verdict(problem.tolerance, defect):
+    if verdict(problem.tolerance, defect):
         return Certificate(
             defect,
             Status.INACCURATE,
@@ -383,59 +379,11 @@ def rounding_floor(rate: float, time: float) -> float:
     return 8 * EPSILON * (1 + rate * time)
 
 
-def transient(problem: Transient, outcome: Outcome) -> Certificate:
-    """Check p(t) = p(0) + L(t) Q with L the integral of p, masses 1 and t, and signs; add the a-priori bound."""
-    chain, times = problem.model, problem.times
-    shape = (len(times), chain.size)
-    if outcome.integrals is None:
-        return Certificate(math.nan, Status.BREAKDOWN, "the solver gave no integrals, which the certificate needs.")
-    for array in (outcome.value, outcome.integrals):
-        wrong = wrong_vector(array, shape)
-        if wrong:
-            return wrong
-    begin = problem.initial.dense(chain.size)
-    floor = rounding_floor(chain.uniformization_rate, times[-1])
-    accepted = max(problem.tolerance, floor)
-    defect = 0.0
-    before = np.zeros(chain.size)
-    for p, integral, time in zip(outcome.value, outcome.integrals, times, strict=True):
-        defect = max(defect, float(np.abs(p - begin - chain.forward(integral)).sum()))
-        mass = abs(float(integral.sum()) - time)
-        if mass > accepted * max(time, 1 / chain.uniformization_rate):
-            return Certificate(
-                defect, Status.INACCURATE, f"the integral up to t = {time:g} has mass {integral.sum()!r}, not t."
-            )
-        wrong = _wrong_distribution(p, defect, max(MASS_TOLERANCE, accepted)) or _negative(integral, defect)
-        if wrong:
-            return wrong
-        # what is spent in a state never becomes less; rounding of the sums behind it is relative to the time
-        if float((before - integral).max()) > accepted * max(time, 1 / chain.uniformization_rate):
-            return Certificate(
-                defect,
-                Status.INACCURATE,
-                f"the integral up to t = {time:g} is smaller than an earlier one in some state.",
-            )
-        before = integral
-    claimed = outcome.error_bound
-    bound = None if claimed is None else max(floor, float(claimed))
-    if claimed is not None and not float(claimed) <= accepted:
-        return Certificate(
-            defect,
-            Status.INACCURATE,
-            f"the method's own error bound {claimed:.2g} is not within {accepted:.2g}.",
-            bound,
-        )
-    limit = f"the rounding floor {floor:.2g}" if floor > problem.tolerance else f"{problem.tolerance:g}"
-    return _verdict(accepted, defect) or Certificate(
-        defect, Status.CONVERGED, f"the defect {defect:.2g} is within {limit}.", bound
-    )
-
-
 def _converged(tolerance: float, defect: float) -> Certificate:
     return Certificate(defect, Status.CONVERGED, f"the defect {defect:.2g} is within {tolerance:g}.")
 
 
-def _verdict(tolerance: float, defect: float) -> Certificate | None:
+def verdict(tolerance: float, defect: float) -> Certificate | None:
     if defect <= tolerance:
         return None
     return Certificate(
@@ -453,7 +401,7 @@ def wrong_vector(value: Any, shape: tuple[int, ...]) -> Certificate | None:
     return None
 
 
-def _negative(vector: np.ndarray, defect: float) -> Certificate | None:
+def negative(vector: np.ndarray, defect: float) -> Certificate | None:
     least = int(np.argmin(vector))
     if vector[least] < 0:
         return Certificate(
@@ -462,8 +410,8 @@ def _negative(vector: np.ndarray, defect: float) -> Certificate | None:
     return None
 
 
-def _wrong_distribution(p: np.ndarray, defect: float, accepted: float = MASS_TOLERANCE) -> Certificate | None:
+def wrong_distribution(p: np.ndarray, defect: float, accepted: float = MASS_TOLERANCE) -> Certificate | None:
     off = float(p.sum()) - 1
     if abs(off) > accepted:
         return Certificate(defect, Status.INACCURATE, f"the total probability is off 1 by {off:.3g}.")
-    return _negative(p, defect)
+    return negative(p, defect)

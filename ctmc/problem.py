@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from ctmc.errors import ModelError
+from ctmc.errors import ModelError, printable, unknown_name
+from ctmc.model import predicate
 from ctmc.model.absorption import class_weights
 from ctmc.model.distribution import Distribution, distribution
 from ctmc.model.generator import Generator
@@ -56,53 +58,274 @@ class Stationary(Summarised):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Transient(Summarised):
-    """The distributions at given times: p(t) = p(0) exp(Q t).
+    """The distributions at given times, p(t) = p(0) exp(Q t), or expected rewards at these times only.
 
     Parameters
     ----------
     model : Generator
     initial : state, mapping, vector or Distribution
-        Where the chain starts; default: the model's own initial distribution.
+        Where the chain starts; default: the model's own initial distribution.  With rewards, None asks for *every* state
+        as the start.
     times : sequence of float
         Ascending, >= 0, in the model's unit of time.
     tolerance : float
-        Largest accepted defect max_k ||p(t_k) - p(0) - L(t_k) Q||_1, with L the integral of p; default 1e-10.
+        Largest accepted defect max_k ||p(t_k) - p(0) - L(t_k) Q||_1, with L the integral of p; for every state as the
+        start, of u(t) = exp(Q t) r in the largest norm, relative to the half range of r.  Default 1e-10.
+    reward : str or sequence of str, optional
+        Names of rewards, or of components such as ``queue_length[1]``; then only their expectations are kept, and no
+        distribution.
     """
 
     model: Generator
     initial: Any = None
     times: Any = ()
     tolerance: float = 1e-10
+    reward: Any = None
 
     def __post_init__(self) -> None:
         _check_model(self.model, (Generator,))
         _check_tolerance(self.tolerance)
-        _set_initial(self)
-        if self.initial is None:
+        _set_initial(self, own=self.reward is None)
+        if self.reward is not None:
+            _set_rewards(self)
+        elif self.initial is None:
             raise ModelError("initial is missing and the model has none; give a state, e.g. initial=(0, 0, 0).")
-        try:
-            times = np.atleast_1d(np.array(self.times, dtype=np.float64))
-        except (TypeError, ValueError):
-            times = np.empty(0)
-        if (
-            times.ndim != 1
-            or not times.size
-            or not np.isfinite(times).all()
-            or times[0] < 0
-            or (np.diff(times) <= 0).any()
-        ):
-            raise ModelError(f"times is {self.times!r}; allowed are one or more finite times >= 0, ascending.")
-        times.flags.writeable = False
-        object.__setattr__(self, "times", times)
+        object.__setattr__(self, "times", checked_times(self.times))
 
     def _summary(self) -> tuple[str, Rows]:
-        times = ", ".join(f"{time:g}" for time in self.times[:8]) + (", .." if len(self.times) > 8 else "")
-        return "Transient", [("times", times), ("tolerance", self.tolerance), *_model_rows(self.model)]
+        rewards = [] if self.reward is None else [("rewards", ", ".join(self.reward))]
+        return "Transient", [_times_row(self.times), *rewards, ("tolerance", self.tolerance), *_model_rows(self.model)]
 
 
-Problem = Stationary | Transient
-PROBLEMS: dict[str, type[Stationary] | type[Transient]] = {"stationary": Stationary, "transient": Transient}
+@dataclass(frozen=True, eq=False, repr=False)
+class AccumulatedReward(Summarised):
+    """Moments of what has been earned up to given times: Phi(t) = integral of r(X(s)) over [0, t], plus impulses.
+
+    The moments m_k(t) = E[Phi(t)^k] satisfy m_k' = Q m_k + k r m_{k-1} + sum_l C(k, l) W_l m_{k-l}, where W_l has the entries
+    rate(i, j) impulse(i, j)^l.
+
+    Parameters
+    ----------
+    model : Generator
+    reward : str or sequence of str
+        Names of rewards.
+    initial : state, mapping, vector or Distribution, optional
+        Where the chain starts; None asks for every state.
+    times : sequence of float
+        Horizons: ascending, >= 0, in the model's unit of time.
+    moments : int
+        Number of moments, 1 to 8; with 2 and more there are variances.
+    tolerance : float
+        Largest accepted defect, relative to the largest rate of reward: ||u(t) - r - Q V(t)|| with V the integral of u; default
+        1e-10.
+
+    Notes
+    -----
+    The answer's `value` has the shape (moments, times) for one reward that is a number; (columns, moments, times) for several,
+    or for vectors.  For every state as the start a last axis (n,) is added.
+    """
+
+    model: Generator
+    reward: Any
+    initial: Any = None
+    times: Any = ()
+    moments: int = 1
+    tolerance: float = 1e-10
+
+    def __post_init__(self) -> None:
+        _check_model(self.model, (Generator,))
+        _check_tolerance(self.tolerance)
+        _set_initial(self, own=False)
+        _set_rewards(self)
+        _check_moments(self)
+        object.__setattr__(self, "times", checked_times(self.times))
+
+    def _summary(self) -> tuple[str, Rows]:
+        rows: Rows = [("rewards", ", ".join(self.reward)), ("moments", self.moments), _times_row(self.times)]
+        return "AccumulatedReward", [*rows, ("tolerance", self.tolerance), *_model_rows(self.model)]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DiscountedReward(Summarised):
+    """Moments of the discounted reward: Psi = integral of exp(-gamma s) r(X(s)) over [0, inf), plus discounted impulses.
+
+    The mean solves (gamma I - Q) m_1 = r, the k-th moment (k gamma I - Q) m_k = k r m_{k-1}, with impulses in both.
+
+    Parameters
+    ----------
+    model : Generator
+    reward : str or sequence of str
+        Names of rewards.
+    initial : state, mapping, vector or Distribution, optional
+        Where the chain starts; None asks for every state.
+    discount : float
+        gamma > 0, per unit of time.
+    moments : int
+        Number of moments, 1 to 8; with 2 and more there are variances.
+    tolerance : float
+        Largest accepted defect ||(gamma I - Q) Psi - r|| / max |r|, a proven bound on the error relative to max |r| / gamma;
+        default 1e-10.
+
+    Notes
+    -----
+    The answer's `value` has the shape (moments,) for one reward that is a number; (columns, moments) for several, or for
+    vectors.  For every state as the start a last axis (n,) is added.
+    """
+
+    model: Generator
+    reward: Any
+    initial: Any = None
+    discount: float = 0.0
+    moments: int = 1
+    tolerance: float = 1e-10
+
+    def __post_init__(self) -> None:
+        _check_model(self.model, (Generator,))
+        _check_tolerance(self.tolerance)
+        _set_initial(self, own=False)
+        _set_rewards(self)
+        _check_moments(self)
+        given = self.discount
+        if isinstance(given, bool) or not isinstance(given, int | float | np.number) or not 0 < given < np.inf:
+            raise ModelError(f"discount is {given!r}; allowed is a positive number, per unit of time.")
+
+    def _summary(self) -> tuple[str, Rows]:
+        rows: Rows = [("rewards", ", ".join(self.reward)), ("moments", self.moments), ("discount", self.discount)]
+        return "DiscountedReward", [*rows, ("tolerance", self.tolerance), *_model_rows(self.model)]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FirstPassage(Summarised):
+    """The time to enter a set of states, the target: -Q_TT m = 1 on the other states.
+
+    Parameters
+    ----------
+    model : Generator
+    target : str or callable
+        A condition such as ``"jobs >= 10"``, or the name of a label; or a function of an (m, dimension) table of states that
+        returns m truth values.
+    initial : state, mapping, vector or Distribution, optional
+        Where the chain starts; None asks for every state.
+    avoid : str or callable, optional
+        States that must not be entered before the target: the time is infinite on paths that do.
+    moments : int
+        Number of moments of the time, 1 to 8; default 2, which gives the variance.
+    tolerance : float
+        Largest accepted relative defect e = max |1 + Q_TT m|, which proves m / (1 + e) <= exact <= m / (1 - e); default 1e-10.
+
+    Notes
+    -----
+    The answer's `value` has the shape (moments,), or (moments, n) for every state as the start: 0 in the target, infinite where
+    the target may never be reached.
+    """
+
+    model: Generator
+    target: Any
+    initial: Any = None
+    avoid: Any = None
+    moments: int = 2
+    tolerance: float = 1e-10
+
+    def __post_init__(self) -> None:
+        _check_model(self.model, (Generator,))
+        _check_tolerance(self.tolerance)
+        _set_initial(self, own=False)
+        _check_moments(self)
+
+    @cached_property
+    def target_states(self) -> np.ndarray:
+        """Which states are in the target; shape (n,)."""
+        found = states_where(self.model, "target", self.target)
+        if not found.any():
+            raise ModelError(
+                f"target {_shown(self.target)} holds in no state; allowed is a condition that some state meets."
+            )
+        return found
+
+    @cached_property
+    def avoided_states(self) -> np.ndarray:
+        """Which states must not be entered; those of the target are not among them; shape (n,)."""
+        if self.avoid is None:
+            return np.zeros(self.model.size, dtype=bool)
+        return states_where(self.model, "avoid", self.avoid) & ~self.target_states
+
+    def _summary(self) -> tuple[str, Rows]:
+        rows: Rows = [("target", _shown(self.target)), ("moments", self.moments)]
+        return "FirstPassage", [*rows, ("tolerance", self.tolerance), *_model_rows(self.model)]
+
+
+Problem = Stationary | Transient | AccumulatedReward | DiscountedReward | FirstPassage
+PROBLEMS: dict[str, type[Any]] = {
+    "stationary": Stationary,
+    "transient": Transient,
+    "accumulated-reward": AccumulatedReward,
+    "discounted-reward": DiscountedReward,
+    "first-passage": FirstPassage,
+}
 """The problems by the names that studies and the command line use."""
+
+
+def checked_times(given: Any) -> np.ndarray:
+    """Return times as an ascending, read-only vector; raise `ModelError` for anything else."""
+    try:
+        times = np.atleast_1d(np.array(given, dtype=np.float64))
+    except (TypeError, ValueError):
+        times = np.empty(0)
+    wrong = times.ndim != 1 or not times.size or not np.isfinite(times).all() or times[0] < 0
+    if wrong or (np.diff(times) <= 0).any():
+        raise ModelError(f"times is {given!r}; allowed are one or more finite times >= 0, ascending.")
+    times.flags.writeable = False
+    return times
+
+
+def states_where(model: Generator, field: str, given: str | Callable[[np.ndarray], Any]) -> np.ndarray:
+    """Return which states meet a condition, are in a label, or are chosen by a function of the states; shape (n,).
+
+    Examples
+    --------
+    >>> chain = Generator.from_matrix([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
+    >>> states_where(chain, "target", "state >= 1").tolist()
+    [False, True, True]
+    """
+    chosen = np.zeros(model.size, dtype=bool)
+    if callable(given):
+        for positions, states in model.space.slabs():
+            found = np.asarray(given(states))
+            if found.shape != (len(states),) or found.dtype != bool:
+                raise ModelError(
+                    f"{field} returns an array of shape {found.shape} and type {found.dtype} for {len(states)} states; allowed "
+                    "is one truth value for each."
+                )
+            chosen[positions] = found
+        return chosen
+    if not isinstance(given, str):
+        raise ModelError(
+            f"{field} is {_shown(given)}; allowed is a condition, the name of a label, or a function of states."
+        )
+    parsed = predicate.parse(given)
+    rewards = {}
+    for name in parsed.names - model.labels.keys():
+        if name not in model.all_rewards:
+            raise unknown_name("reward, variable or label", name, {**model.all_rewards, **model.labels})
+        rewards[name] = model.all_rewards[name]
+        if rewards[name].averaged or rewards[name].has_impulses:
+            why = "a mean over states that one state stands for" if rewards[name].averaged else "earned at events"
+            raise ModelError(
+                f"{field} {printable(given)!r} reads the reward {name!r}, which is {why}; allowed are values of states."
+            )
+    for positions, states in model.space.slabs():
+        values = {name: reward.evaluate(states, positions) for name, reward in rewards.items()}
+        values |= {name: model.labels[name][positions] for name in parsed.names & model.labels.keys()}
+        chosen[positions] = parsed.evaluate(values or {"": np.zeros(len(states))})
+    return chosen
+
+
+def _shown(given: Any) -> str:
+    return repr(printable(given)) if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+
+
+def _times_row(times: np.ndarray) -> tuple[str, object]:
+    return "times", ", ".join(f"{time:g}" for time in times[:8]) + (", .." if len(times) > 8 else "")
 
 
 def _model_rows(model: Generator | QBD | LevelDependentQBD) -> Rows:
@@ -122,7 +345,53 @@ def _check_tolerance(tolerance: Any) -> None:
         raise ModelError(f"tolerance is {tolerance!r}; allowed is a number between 0 and 1.")
 
 
-def _set_initial(problem: Any) -> None:
-    given = problem.model.initial if problem.initial is None else problem.initial
+def _set_initial(problem: Any, *, own: bool = True) -> None:
+    """Set the initial distribution; `own`: where none is given, that of the model."""
+    given = problem.model.initial if problem.initial is None and own else problem.initial
     chosen: Distribution | None = None if given is None else distribution(problem.model.space, given)
     object.__setattr__(problem, "initial", chosen)
+
+
+def _set_rewards(problem: Any) -> None:
+    """Set the names of the rewards, as a tuple; they are looked up before anything is computed."""
+    given = problem.reward
+    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else ()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ModelError(f"reward is {given!r}; allowed is the name of a reward, or several.")
+    known = problem.model.all_rewards
+    for name in names:
+        if reward_name(name) not in known:
+            raise unknown_name("reward", name, known)
+    object.__setattr__(problem, "reward", names)
+
+
+def column_lengths(problem: Any) -> list[int | None]:
+    """Return for each reward of a problem how many columns it has in the answer; None for a number, which has one."""
+    found: list[int | None] = []
+    for name in problem.reward:
+        first = problem.model.space.states(np.arange(1))
+        values = problem.model.all_rewards[reward_name(name)].evaluate(first, slice(0, 1))
+        found.append(None if "[" in name or values.ndim == 1 else values.shape[1])
+    return found
+
+
+def is_single(problem: Any) -> bool:
+    """Return whether one reward that is a number was asked for, so that the answer has no axis of rewards."""
+    return column_lengths(problem) == [None]
+
+
+def reward_name(text: str) -> str:
+    """Return ``name`` of ``name`` or ``name[index]``."""
+    return text.partition("[")[0].strip()
+
+
+def _check_moments(problem: Any) -> None:
+    given = problem.moments
+    if isinstance(given, bool) or not isinstance(given, int | np.integer) or not 1 <= given <= 8:
+        raise ModelError(f"moments is {given!r}; allowed is a whole number from 1 to 8.")
+    for name in getattr(problem, "reward", ()):
+        if given > 1 and problem.model.all_rewards[reward_name(name)].averaged:
+            raise ModelError(
+                f"moments is {given}, but reward {name!r} of a lumped model is a mean over states that one state stands for; "
+                "allowed is 1."
+            )

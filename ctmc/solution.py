@@ -11,12 +11,13 @@ import numpy as np
 
 from ctmc.errors import ModelError, unknown_name
 from ctmc.model import predicate
+from ctmc.model.impulses import impulse_rates
 from ctmc.model.level_dependent import LevelDistribution
 from ctmc.model.phase_type import PhaseType
 from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.model.reward import Reward
 from ctmc.model.summary import Rows, Summarised
-from ctmc.problem import Problem, Transient
+from ctmc.problem import Problem, Stationary, Transient, column_lengths, is_single
 
 if TYPE_CHECKING:
     from ctmc.interval import Interval
@@ -52,14 +53,10 @@ class Outcome:
     Attributes
     ----------
     value : ndarray, MatrixGeometric or LevelDistribution
-        Stationary: shape (n,).  Transient: shape (times, n).
+        Stationary: shape (n,).  An `Equation`: its x, shape (n,).  An `Evolution`: None, as `Trace.reached` has seen all.
     status : Status
     history : ndarray of `HISTORY`, optional
         From `Trace`; direct methods have none.
-    integrals : ndarray, shape (times, n), optional
-        Transient: L(t_k), the integral of p over [0, t_k]; the certificate needs it.
-    error_bound : float, optional
-        A bound that the method proves before it starts, for the L1 error of any distribution.
     solver : str, optional
         The solver with its options as it ran, where an option is chosen by the model.
     """
@@ -67,9 +64,27 @@ class Outcome:
     value: Any
     status: Status = Status.CONVERGED
     history: np.ndarray | None = None
-    integrals: np.ndarray | None = None
-    error_bound: float | None = None
     solver: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """The numbers that were asked for, put together by the framework from what solvers returned.
+
+    Attributes
+    ----------
+    value : ndarray
+        As in `Solution`.
+    error_bound : float or ndarray, optional
+        As in `Solution`.
+    variance, variance_bound : ndarray, optional
+        Variances, in the shape of `value` without the axis of moments, and bounds on their errors.
+    """
+
+    value: Any
+    error_bound: Any = None
+    variance: np.ndarray | None = None
+    variance_bound: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -78,10 +93,11 @@ class Solution(Summarised):
 
     Attributes
     ----------
-    problem : Stationary or Transient
+    problem : Stationary, Transient, AccumulatedReward, DiscountedReward or FirstPassage
     value : ndarray, MatrixGeometric or LevelDistribution
-        Stationary: pi, shape (n,), in the order of the state space.  Transient: shape (times, n).  QBD: MatrixGeometric;
-        LevelDependentQBD: LevelDistribution.
+        Stationary: pi, shape (n,), in the order of the state space.  Transient: shape (times, n), or expected rewards, shape
+        (times,) for one and (columns, times) for several.  Reward processes and passage times: moments, see the problem.
+        QBD: MatrixGeometric; LevelDependentQBD: LevelDistribution.
     status : Status
     reason : str
         One sentence on the status, with the numbers behind it.
@@ -94,8 +110,11 @@ class Solution(Summarised):
         Steps, and products with the generator (a sweep counts as one), the certificate's included.
     solver : str
         The solver with its options.
-    error_bound : float or None
-        Bound on the L1 error where one is proven: a-priori bound or rounding floor, whichever is larger.
+    error_bound : float, ndarray or None
+        Where an error is proven: a bound on the L1 error of any distribution; of rewards and moments, on the absolute error of
+        each number, in the shape of `value` without the axis of states.  Never below the rounding floor.
+    variances, variance_bounds : ndarray or None
+        Where two or more moments were asked for: in the shape of `value` without the axis of moments.
     intervals : mapping of str to Interval
         Of ``certify="strict"``: proven intervals of rewards and measures, by names as in `flat_measures`.
     """
@@ -109,7 +128,9 @@ class Solution(Summarised):
     seconds: float
     products: int
     solver: str
-    error_bound: float | None = None
+    error_bound: Any = None
+    variances: np.ndarray | None = None
+    variance_bounds: np.ndarray | None = None
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     _cache: dict[Any, Any] = field(default_factory=dict)
 
@@ -137,18 +158,26 @@ class Solution(Summarised):
 
     def expectations(self, names: Sequence[str]) -> dict[str, Any]:
         """Return several expected rewards in one pass over the states; see `expected`."""
+        if getattr(self.problem, "reward", None) is not None:
+            return {name: self._of_column(self._mean, name) for name in names}
+        self._needs_distribution("expectations")
         rewards = self._rewards(names)
         sums: list[Any] = [0.0] * len(rewards)
-        for positions, states, weights in self.problem.model.weighted_slabs(self.value):
+        model = self.problem.model
+        impulses = {k: impulse_rates(model, reward) for k, reward in enumerate(rewards) if reward.has_impulses}
+        for positions, states, weights in model.weighted_slabs(self.value):
             for k, reward in enumerate(rewards):
-                sums[k] = sums[k] + weights @ reward.evaluate(states, positions)
+                values = reward.evaluate(states, positions)
+                sums[k] = sums[k] + weights @ (values + impulses[k][positions] if k in impulses else values)
         return {
             name: float(total) if np.ndim(total) == 0 else np.asarray(total)
             for name, total in zip(names, sums, strict=True)
         }
 
     def expected(self, reward: str) -> Any:
-        """Return the expectation of a named reward.
+        """Return the expectation of a named reward: its rate, with what is earned at events per unit of time.
+
+        Of a reward process it is the mean of what was asked for, by the names that were asked for.
 
         Parameters
         ----------
@@ -158,7 +187,8 @@ class Solution(Summarised):
         Returns
         -------
         float, or ndarray
-            Shape () or (length,) for a stationary distribution, (times,) or (times, length) for transient ones.
+            Shape () or (length,) for a stationary distribution, (times,) or (times, length) for transient ones; for every
+            state as the start a last axis (n,) is added.
 
         Raises
         ------
@@ -167,6 +197,48 @@ class Solution(Summarised):
         """
         return self.expectations([reward])[reward]
 
+    def variance(self, reward: str) -> Any:
+        """Return the variance of what was earned, in the shape of `expected`; the problem has two moments or more.
+
+        Raises
+        ------
+        ModelError
+            If the problem has none.
+        """
+        if self.variances is None:
+            raise ModelError(
+                f"there are no variances of a {type(self.problem).__name__} with these options; ask for moments=2."
+            )
+        return self._of_column(self.variances, reward)
+
+    @property
+    def _mean(self) -> np.ndarray:
+        """The first moments, without their axis; shape ([columns,] times[, n])."""
+        if not hasattr(self.problem, "moments"):
+            return np.asarray(self.value)
+        axis = 0 if is_single(self.problem) else 1
+        return np.asarray(np.take(self.value, 0, axis=axis))
+
+    def _of_column(self, values: np.ndarray, name: str) -> Any:
+        """Return the part of ([columns,] ..) that belongs to a reward: (..), or (times, length[, n]) for a vector."""
+        names, lengths = self.problem.reward, column_lengths(self.problem)
+        if name not in names:
+            raise unknown_name("reward that was asked for", name, names)
+        if lengths == [None]:
+            found = values
+        else:
+            position = names.index(name)
+            begin = sum(length or 1 for length in lengths[:position])
+            length = lengths[position]
+            found = values[begin] if length is None else values[begin : begin + length]
+            if length is not None and found.ndim > 1 and hasattr(self.problem, "times"):
+                found = np.moveaxis(found, 0, 1)
+        return float(found) if np.ndim(found) == 0 else found
+
+    def _needs_distribution(self, what: str) -> None:
+        if getattr(self.problem, "reward", None) is not None or not isinstance(self.problem, Stationary | Transient):
+            raise ModelError(f"{what} need a distribution, but a {type(self.problem).__name__} problem keeps none.")
+
     def probability(self, condition: str) -> Any:
         """Return the probability of a condition such as ``"jobs >= 10 and queue_length[0] < 3"``.
 
@@ -174,6 +246,7 @@ class Solution(Summarised):
         -------
         float, or ndarray of shape (times,)
         """
+        self._needs_distribution("probabilities of conditions")
         parsed = predicate.parse(condition)
         model = self.problem.model
         known = {name for name in parsed.names if name not in model.labels}
@@ -202,6 +275,7 @@ class Solution(Summarised):
         ndarray, shape (largest value + 1,) or (times, largest value + 1)
             Entry k is the probability of the value k.  For a QBD, up to where the mass beyond is below 1e-20.
         """
+        self._needs_distribution("marginals")
         (chosen,) = self._rewards([reward])
         _refuse_averages({reward: chosen})
         lead = self.value.shape[:-1] if isinstance(self.value, np.ndarray) else ()
@@ -233,15 +307,21 @@ class Solution(Summarised):
     def measures(self) -> dict[str, Any]:
         """Return the model's measures by name: a number, or an array with one number per server (or time).
 
-        Stationary answers have the measures that the builder defines; others, and models without a builder, the
-        expectations of all rewards.
+        Stationary answers have the measures that the builder defines; transient ones, and models without a builder, the
+        expectations of all rewards; reward processes the means, and ``variance(NAME)`` where there are two moments.
         """
         if "measures" not in self._cache:
             model = self.problem.model
-            if model.measures is not None and not isinstance(self.problem, Transient):
+            asked = getattr(self.problem, "reward", None)
+            if asked is not None:
+                found = self.expectations(asked)
+                if self.variances is not None:
+                    found |= {f"variance({name})": self.variance(name) for name in asked}
+            elif model.measures is not None and isinstance(self.problem, Stationary):
                 found = dict(model.measures(self))
             else:
-                found = self.expectations(list(model.all_rewards))
+                names = [name for name, reward in model.all_rewards.items() if not reward.has_impulses]
+                found = self.expectations(names)
             self._cache["measures"] = found
         return dict(self._cache["measures"])
 
@@ -276,8 +356,9 @@ class Solution(Summarised):
             ("seconds", f"{self.seconds:.3f}"),
         ]
         if self.error_bound is not None:
-            rows.insert(2, ("error bound", f"{self.error_bound:.3g}"))
-        if self.converged and not isinstance(self.problem, Transient):
+            rows.insert(2, ("error bound", f"{np.max(self.error_bound):.3g}"))
+        keeps = isinstance(self.problem, Transient) and self.problem.reward is None
+        if self.converged and not keeps:
             rows += [(name, format_measure(value)) for name, value in self.measures().items()]
             rows += [
                 (f"proven {name}", f"{interval.low:.10g} to {interval.high:.10g} (width {interval.width:.2g})")
@@ -286,8 +367,24 @@ class Solution(Summarised):
         return f"Solution of {type(self.problem).__name__}", rows
 
 
+def joined_histories(histories: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Return histories one after another, as one; None for none."""
+    found: list[np.ndarray] = []
+    for one in histories:
+        history = one.copy()
+        if found:
+            history["iteration"] += found[-1]["iteration"][-1] + 1
+            history["seconds"] += found[-1]["seconds"][-1]
+        found.append(history)
+    return np.concatenate(found) if found else None
+
+
 def _refuse_averages(rewards: Mapping[str, Reward]) -> None:
     for name, reward in rewards.items():
+        if reward.has_impulses:
+            raise ModelError(
+                f"reward {name!r} is earned at events; allowed in conditions and marginals are values of states."
+            )
         if reward.averaged:
             raise ModelError(
                 f"reward {name!r} of a lumped model is a mean over states that one state stands for; allowed in conditions and "
@@ -328,7 +425,7 @@ def value_arrays(value: Any) -> list[np.ndarray]:
         return [*value.boundary, value.r, *(array for array in (value.g, value.u) if array is not None)]
     if isinstance(value, LevelDistribution):
         return list(value.levels)
-    return [value]
+    return [] if value is None else [value]
 
 
 __all__ = ["HISTORY", "QBD", "Outcome", "Solution", "Status", "flat_measures", "format_measure", "value_arrays"]

@@ -14,13 +14,16 @@ import numpy as np
 from ctmc import certificate, registry, strict
 from ctmc.certificate import Certificate
 from ctmc.errors import CTMCError, ModelError, ReducibleError, SolveError, UnstableError, printable, unknown_name
+from ctmc.evolution import Evolution
 from ctmc.model.generator import Generator, ProductCounter
 from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
 from ctmc.model.qbd import QBD, MatrixGeometric
-from ctmc.problem import Problem, Stationary, Transient
-from ctmc.solution import HISTORY, Outcome, Solution, Status, value_arrays
+from ctmc.over_time import answer_over_time
+from ctmc.problem import AccumulatedReward, Problem, Stationary, Transient
+from ctmc.solution import HISTORY, Answer, Outcome, Solution, Status, joined_histories, value_arrays
 from ctmc.solver import Solver
 from ctmc.trace import Monitor, Trace, check_time_limit, checked_start
+from ctmc.witness import Witness
 
 _log = logging.getLogger("ctmc.solve")
 
@@ -125,26 +128,43 @@ def solve(
     begin = time.perf_counter()
     check_time_limit(time_limit)
 
-    def trace_for(start: np.ndarray | None, support: np.ndarray | None = None) -> Trace:
+    def trace_for(start: np.ndarray | None, support: np.ndarray | None = None, reached: Any = None) -> Trace:
         left = None if time_limit is None else max(time_limit - (time.perf_counter() - begin), 1e-3)
-        return Trace(problem.tolerance, start=start, time_limit=left, monitor=monitor, counter=counter, support=support)
+        return Trace(
+            problem.tolerance,
+            start=start,
+            time_limit=left,
+            monitor=monitor,
+            counter=counter,
+            support=support,
+            reached=reached,
+        )
+
+    def run_over_time(evolution: Evolution, witness: Witness) -> Outcome:
+        return _checked(chosen.run(evolution, trace_for(None, reached=witness.reached)))
 
     failure: Exception | None = None
+    answer: Answer | None = None
     try:
-        if isinstance(view, Stationary) and isinstance(view.model, Generator):
+        if isinstance(view, Transient | AccumulatedReward):
+            outcome, proof, answer = answer_over_time(view, run_over_time)
+        elif isinstance(view, Stationary) and isinstance(view.model, Generator):
             outcome = _by_classes(view, chosen, trace_for, first)
         else:
             if isinstance(view.model, QBD):
                 _check_stable(view.model)
             outcome = _checked(chosen.run(view, trace_for(None)))
-        proof = certificate.certify(view, outcome)
+        if answer is None:
+            proof = certificate.certify(view, outcome)
+            answer = Answer(outcome.value, proof.error_bound)
     except CTMCError:
         raise
     except Exception as error:  # a solver is a plug-in: whatever it does, the user gets one sentence
         failure = error
-        outcome = Outcome(_nothing(problem), Status.BREAKDOWN)
+        outcome = Outcome(None, Status.BREAKDOWN)
+        answer = Answer(_nothing(problem))
         proof = Certificate(math.nan, Status.BREAKDOWN, f"{type(error).__name__}: {printable(error)}.")
-    solution = _conclude(problem, chosen, outcome, proof, counter.products, time.perf_counter() - begin)
+    solution = _conclude(problem, chosen, outcome, proof, answer, counter.products, time.perf_counter() - begin)
     if strictly and solution.converged:
         counted = strict.with_intervals(dataclasses.replace(solution, problem=view), rewards)
         seconds = time.perf_counter() - begin
@@ -182,6 +202,7 @@ def _conclude(
     solver: Solver,
     outcome: Outcome,
     proof: Certificate,
+    answer: Answer,
     products: int,
     seconds: float,
 ) -> Solution:
@@ -189,14 +210,14 @@ def _conclude(
     status = proof.status
     if status is not Status.CONVERGED and outcome.status is not Status.CONVERGED:
         status = outcome.status  # the solver said itself that it did not get there
-    for array in value_arrays(outcome.value):
+    for array in (*value_arrays(answer.value), answer.error_bound, answer.variance, answer.variance_bound):
         if isinstance(array, np.ndarray):
             array.flags.writeable = False
     history = np.empty(0, HISTORY) if outcome.history is None else outcome.history
     history.flags.writeable = False
     return Solution(
         problem=problem,
-        value=outcome.value,
+        value=answer.value,
         status=status,
         reason=proof.reason,
         defect=proof.defect,
@@ -204,7 +225,9 @@ def _conclude(
         seconds=seconds,
         products=products,
         solver=repr(solver) if outcome.solver is None else outcome.solver,
-        error_bound=proof.error_bound,
+        error_bound=answer.error_bound if proof.error_bound is not None else None,
+        variances=answer.variance,
+        variance_bounds=answer.variance_bound,
     )
 
 
@@ -302,9 +325,5 @@ def _by_classes(
         value[members] = weight * outcome.value
         status = outcome.status if status is Status.CONVERGED else status
         if outcome.history is not None and len(outcome.history):
-            history = outcome.history.copy()
-            if histories:
-                history["iteration"] += histories[-1]["iteration"][-1] + 1
-                history["seconds"] += histories[-1]["seconds"][-1]
-            histories.append(history)
-    return Outcome(value, status, np.concatenate(histories) if histories else None)
+            histories.append(outcome.history)
+    return Outcome(value, status, joined_histories(histories))

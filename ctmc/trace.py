@@ -80,6 +80,8 @@ class Trace:
         Of the model's view.
     support : ndarray of bool, optional
         The states that may have probability; a default first iterate is 0 elsewhere.
+    reached : callable, optional
+        Of questions about time: ``reached(k, y, integral, error)`` takes the answer for the k-th time, see `Witness.reached`.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Trace:
         monitor: Monitor | None = None,
         counter: ProductCounter | None = None,
         support: np.ndarray | None = None,
+        reached: Callable[..., None] | None = None,
     ) -> None:
         check_time_limit(time_limit)
         self.tolerance = tolerance
@@ -99,6 +102,7 @@ class Trace:
         self.status = Status.BREAKDOWN  # until something was seen
         self._start = start
         self._support = support
+        self.reached = reached or _nobody
         self._counter = counter or ProductCounter()
         self._begin = time.perf_counter()
         self._records: list[tuple[int, float, int, float]] = []
@@ -187,3 +191,7 @@ class Trace:
     def history(self) -> np.ndarray:
         """The record so far: iteration, seconds, products, defect."""
         return np.array(self._records, dtype=HISTORY)
+
+
+def _nobody(position: int, y: np.ndarray, integral: np.ndarray, error: float | None = None) -> None:
+    """Take an answer where nobody has asked for one."""

@@ -18,8 +18,8 @@ PACKAGES = ("ctmc", "builders", "solvers")
 ROOMS = (
     *("errors", "threads"),
     "model",
-    *("problem", "solution"),
-    *("trace", "solver", "certificate", "interval", "strict"),
+    *("problem", "evolution", "equation", "solution"),
+    *("trace", "solver", "certificate", "witness", "over_time", "interval", "strict"),
     "registry",
     *("storage", "interchange"),
     *("solve", "contract"),
@@ -36,6 +36,7 @@ MODEL = (
         "elimination",
         "phase_type",
         "generator",
+        "impulses",
         "matrix_geometric",
         "qbd",
         "level_dependent",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.sparse import csc_array, csgraph
+from scipy.sparse import csc_array, csgraph, csr_array
 
 from ctmc.errors import ModelError
 from ctmc.model import lattice_products, products
@@ -84,6 +84,45 @@ def classes(model: Generator) -> Classes:
     np.minimum.at(first_state, class_of, np.arange(n))
     recurrent = np.flatnonzero(~transient)
     return Classes(class_of, int(count), recurrent[np.argsort(first_state[recurrent])])
+
+
+_PASSES = 64
+
+
+def reachable(model: Generator, positions: np.ndarray, *, backward: bool = False) -> np.ndarray:
+    """Return which states are reached from some states, or lead to them if backward, these included; shape (n,).
+
+    Passes over the stored transitions, forwards and backwards in turn, as long as they find more; in chains without any
+    order, where that would take long, a breadth-first search on written-out transitions.
+
+    Examples
+    --------
+    >>> from ctmc.model.generator import Generator
+    >>> chain = Generator.from_matrix([[0, 1.0, 0], [0, 0, 1.0], [0, 0, 0]])     # 0 -> 1 -> 2
+    >>> reachable(chain, np.array([1])).tolist(), reachable(chain, np.array([1]), backward=True).tolist()
+    ([False, True, True], [True, True, False])
+    """
+    seen = np.zeros(model.size, dtype=bool)
+    seen[positions] = True
+    spread = products.spread_back if backward else products.spread
+    for number in range(_PASSES):
+        before = np.count_nonzero(seen)
+        for slab in model.row_slabs(reverse=number % 2 == 1):
+            spread(*slab, number % 2 == 1, seen)
+        if np.count_nonzero(seen) == before and number:
+            return seen
+    graph = csc_array(
+        (np.ones(len(model.sources), dtype=np.int8), model.sources, model.indptr), shape=(model.size,) * 2
+    )
+    # one more state leads to all that are seen
+    n = model.size
+    entries = (graph.T if backward else graph).tocoo()
+    found = np.flatnonzero(seen)
+    rows, columns = np.append(entries.coords[0], np.full(len(found), n)), np.append(entries.coords[1], found)
+    more = csr_array((np.ones(len(rows), dtype=np.int8), (rows, columns)), shape=(n + 1, n + 1))
+    order = csgraph.breadth_first_order(more, n, return_predecessors=False)
+    seen[order[order < n]] = True
+    return seen
 
 
 def two_coloring(model: Generator) -> np.ndarray | None:

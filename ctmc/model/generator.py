@@ -481,26 +481,43 @@ class Generator(Summarised):
 
     def forward(self, p: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Return p Q, the change of a distribution per unit of time; shape (n,)."""
-        x, out = self._vectors(p, out)
-        if isinstance(self.transitions, LatticeTransitions):
-            rows = self.transitions
-            cut = self.once("runs", lambda: lattice_products.runs(rows, halved=False))
-            lattice_products.flat_product(cut, rows.weights, float(rows.unit[0]), self.exit_rates, x, out)
-        elif len(self.transitions.sources) <= products.FEW_ENTRIES:
-            products.forward_on_one_thread(*next(self.row_slabs()), self.exit_rates, x, out)
-        else:
-            products.forward(*next(self.row_slabs()), self.exit_rates, x, out)
-        return out
+        return self.recurrence(p, out)
 
     def backward(self, v: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Return Q v, the change of the expectation of v per unit of time; shape (n,)."""
-        x, out = self._vectors(v, out)
+        return self.recurrence(v, out, backward=True)
+
+    def recurrence(
+        self,
+        x: np.ndarray,
+        out: np.ndarray | None = None,
+        *,
+        factor: float = 1.0,
+        keep: float = 0.0,
+        previous: np.ndarray | None = None,
+        weight: float = 0.0,
+        backward: bool = False,
+    ) -> np.ndarray:
+        """Return factor x Q + keep x + weight previous (Q x in place of x Q if backward), in one pass; shape (n,).
+
+        `out` is another array than x and `previous`.
+        """
+        x, out = self._vectors(x, out)
+        others = (self.exit_rates, x, x if previous is None else previous, factor, keep, weight, out)
         if isinstance(self.transitions, LatticeTransitions):
             rows = self.transitions
-            cut = self.once("backward_runs", lambda: lattice_products.backward_runs(rows))
-            lattice_products.flat_backward(cut, rows.weights, float(rows.unit[0]), self.exit_rates, x, out)
+            if backward:
+                cut = self.once("backward_runs", lambda: lattice_products.backward_runs(rows))
+                lattice_products.flat_backward(cut, rows.weights, float(rows.unit[0]), *others)
+            else:
+                runs = self.once("runs", lambda: lattice_products.runs(rows, halved=False))
+                lattice_products.flat_product(runs, rows.weights, float(rows.unit[0]), *others)
+        elif backward:
+            products.backward(*next(self.row_slabs()), *others)
+        elif len(self.transitions.sources) <= products.FEW_ENTRIES:
+            products.forward_on_one_thread(*next(self.row_slabs()), *others)
         else:
-            products.backward(*next(self.row_slabs()), self.exit_rates, x, out)
+            products.forward(*next(self.row_slabs()), *others)
         return out
 
     def _vectors(self, x: np.ndarray, out: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

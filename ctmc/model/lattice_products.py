@@ -313,9 +313,9 @@ def _gather(cut: Runs, run: Any, color: Any, flat: bool, w: Any, x: Any, out: An
 
 
 @compiled
-def _minus_exits(o: Any, exit_rates: Any, x: Any) -> None:
+def _combine(o: Any, exit_rates: Any, x: Any, previous: Any, factor: float, keep: float, weight: float) -> None:
     for r in range(o.size):
-        o[r] -= exit_rates[r] * x[r]
+        o[r] = factor * (o[r] - exit_rates[r] * x[r]) + (keep * x[r] + weight * previous[r])
 
 
 @compiled
@@ -325,10 +325,13 @@ def _over_exits(o: Any, accepted: Any, unit: float, inner: Any, outer: float) ->
 
 
 @compiled
-def _flat_run(cut: Runs, run: Any, w: Any, unit: float, exit_rates: Any, x: Any, out: Any) -> None:
+def _flat_run(
+    cut: Runs, run: Any, w: Any, unit: float, exit_rates: Any, x: Any, previous: Any, factor: float, keep: float,
+    weight: float, out: Any,
+) -> None:  # fmt: skip
     a, _, _ = _gather(cut, run, 0, True, w, x, out, unit)
     b = a + cut.length[0]
-    _minus_exits(out[a:b], exit_rates[a:b], x[a:b])
+    _combine(out[a:b], exit_rates[a:b], x[a:b], previous[a:b], factor, keep, weight)
 
 
 @compiled
@@ -375,10 +378,13 @@ def halved_difference(
 
 
 @compiled_parallel
-def flat_product(cut: Runs, w: Any, unit: float, exit_rates: Any, x: Any, out: Any) -> None:
-    """Set out = x Q in the flat layout."""
+def flat_product(
+    cut: Runs, w: Any, unit: float, exit_rates: Any, x: Any, previous: Any, factor: float, keep: float, weight: float,
+    out: Any,
+) -> None:  # fmt: skip
+    """Set out = factor x Q + keep x + weight previous in the flat layout."""
     for run in numba.prange(x.size // cut.length[0]):
-        _flat_run(cut, np.int64(run), w, unit, exit_rates, x, out)
+        _flat_run(cut, np.int64(run), w, unit, exit_rates, x, previous, factor, keep, weight, out)
 
 
 @compiled_parallel
@@ -404,7 +410,10 @@ def _inner_backward(o: Any, w: Any, ahead: Any, xa: Any, d: Any, xb: Any, unit: 
 
 
 @compiled
-def _backward_run(cut: BackwardRuns, run: Any, w: Any, unit: float, exit_rates: Any, v: Any, out: Any) -> None:
+def _backward_run(
+    cut: BackwardRuns, run: Any, w: Any, unit: float, exit_rates: Any, v: Any, previous: Any, factor: float, keep: float,
+    weight: float, out: Any,
+) -> None:  # fmt: skip
     length, outer, inner = cut.length[0], cut.outer_sides.size, cut.strides.size - cut.outer_sides.size
     a = run * length
     b = a + length
@@ -452,14 +461,17 @@ def _backward_run(cut: BackwardRuns, run: Any, w: Any, unit: float, exit_rates: 
             o, w[i, a + above : b + above], v[a + above : b + above], departure, v[a - below : b - below],
             unit if above > 0 else 0.0,
         )  # fmt: skip
-    _minus_exits(o, exit_rates[a:b], v[a:b])
+    _combine(o, exit_rates[a:b], v[a:b], previous[a:b], factor, keep, weight)
 
 
 @compiled_parallel
-def flat_backward(cut: BackwardRuns, w: Any, unit: float, exit_rates: Any, v: Any, out: Any) -> None:
-    """Set out = Q v in the flat layout."""
+def flat_backward(
+    cut: BackwardRuns, w: Any, unit: float, exit_rates: Any, v: Any, previous: Any, factor: float, keep: float,
+    weight: float, out: Any,
+) -> None:  # fmt: skip
+    """Set out = factor Q v + keep v + weight previous in the flat layout."""
     for run in numba.prange(v.size // cut.length[0]):
-        _backward_run(cut, np.int64(run), w, unit, exit_rates, v, out)
+        _backward_run(cut, np.int64(run), w, unit, exit_rates, v, previous, factor, keep, weight, out)
 
 
 @compiled_parallel

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy.special import pdtr, pdtrc
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +35,30 @@ class PoissonWeights:
     def survival(self) -> np.ndarray:
         """P{N >= k + 1} for k = left, .., right, shape (m,), from the scaled weights."""
         return np.concatenate([np.cumsum(self.weights[:0:-1])[::-1], [0.0]])
+
+    def at(self, first: int, count: int) -> np.ndarray:
+        """Return the weights of k = first, .., first + count - 1, 0 outside; shape (count,)."""
+        return self._part(self.weights, first, count, 0.0)
+
+    def beyond(self, first: int, count: int) -> np.ndarray:
+        """Return P{N >= k + 1} for k = first, .., first + count - 1; shape (count,)."""
+        return self._part(self.survival, first, count, 1.0)
+
+    def _part(self, values: np.ndarray, first: int, count: int, before: float) -> np.ndarray:
+        found = np.zeros(count)
+        places = np.arange(first, first + count) - self.left
+        inside = (places >= 0) & (places < len(values))
+        found[inside] = values[places[inside]]
+        found[places < 0] = before
+        return found
+
+    def rest(self, k: int) -> float:
+        """Return the sum of the weights after k."""
+        return float(self.weights[max(k + 1 - self.left, 0) :].sum())
+
+    def rest_beyond(self, k: int) -> float:
+        """Return the sum of P{N >= j + 1} over j > k."""
+        return max(self.left - k - 1, 0) + float(self.survival[max(k + 1 - self.left, 0) :].sum())
 
 
 def poisson_weights(mean: float, tolerance: float) -> PoissonWeights:
@@ -80,3 +105,21 @@ def poisson_weights(mean: float, tolerance: float) -> PoissonWeights:
     outside = float(above_tail[last] + (below_tail[first] if left + first > 0 else 0.0))
     chosen = weights[first : last + 1]
     return PoissonWeights(left + first, chosen / chosen.sum(), outside)
+
+
+def shifted_tail(window: PoissonWeights, mean: float, growth: float) -> float:
+    """Return a bound on sum |w_k - P{N = k}| (1 + growth / mean)^k, where the weights w stand for N with this mean.
+
+    (1 + g / m)^k P{N = k} is exp(g) times a Poisson probability with mean m + g.
+
+    Examples
+    --------
+    >>> round(shifted_tail(poisson_weights(4.0, 1e-3), 4.0, 0.0), 5)
+    0.00143
+    """
+    if mean == 0:
+        return 0.0
+    above = float(pdtrc(window.right, mean + growth))
+    below = float(pdtr(window.left - 1, mean + growth)) if window.left else 0.0
+    # those inside are scaled up by what is outside, as a share of at most exp(growth) in all
+    return float(np.exp(growth)) * (above + below + window.outside)

@@ -24,30 +24,43 @@ _BLOCK = 1 << 14
 
 
 @compiled_parallel
-def forward(begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, exit_rates: Any, p: Any, out: Any) -> None:
-    """Set out = p Q by gathering.  Moves 12 bytes an entry; the same bits for any number of threads."""
+def forward(
+    begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, exit_rates: Any, p: Any, previous: Any, factor: float,
+    keep: float, weight: float, out: Any,
+) -> None:  # fmt: skip
+    """Set out = factor p Q + keep p + weight previous by gathering.
+
+    Moves 12 bytes an entry; the same bits for any number of threads.
+    """
     for j in numba.prange(indptr.size - 1):
         total = 0.0
         for k in range(indptr[j], indptr[j + 1]):
             total += p[sources[k]] * rate_at(codes, rates, k)
-        out[j] = total - p[j] * exit_rates[j]
+        out[j] = factor * (total - p[j] * exit_rates[j]) + (keep * p[j] + weight * previous[j])
 
 
 @compiled
 def forward_on_one_thread(
-    begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, exit_rates: Any, p: Any, out: Any
-) -> None:
-    """Set out = p Q, with the same bits as `forward`, which for small chains would mostly wait for its threads."""
+    begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, exit_rates: Any, p: Any, previous: Any, factor: float,
+    keep: float, weight: float, out: Any,
+) -> None:  # fmt: skip
+    """Do the same with the same bits as `forward`, which for small chains would mostly wait for its threads."""
     for j in range(np.uint64(indptr.size - 1)):
         total = 0.0
         for k in range(indptr[j], indptr[j + np.uint64(1)]):
             total += p[sources[k]] * rate_at(codes, rates, k)
-        out[j] = total - p[j] * exit_rates[j]
+        out[j] = factor * (total - p[j] * exit_rates[j]) + (keep * p[j] + weight * previous[j])
 
 
 @compiled
-def backward(begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, exit_rates: Any, v: Any, out: Any) -> None:
-    """Set out = Q v by scattering, on one thread.  Moves 12 bytes an entry and updates `out` at random places."""
+def backward(
+    begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, exit_rates: Any, v: Any, previous: Any, factor: float,
+    keep: float, weight: float, out: Any,
+) -> None:  # fmt: skip
+    """Set out = factor Q v + keep v + weight previous by scattering, on one thread.
+
+    Moves 12 bytes an entry and updates `out` at random places.
+    """
     n = np.uint64(indptr.size - 1)
     for i in range(n):
         out[i] = -exit_rates[i] * v[i]
@@ -55,6 +68,8 @@ def backward(begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, exit
         value = v[j]
         for k in range(indptr[j], indptr[j + np.uint64(1)]):
             out[sources[k]] += rate_at(codes, rates, k) * value
+    for i in range(n):
+        out[i] = factor * out[i] + (keep * v[i] + weight * previous[i])
 
 
 @compiled
@@ -171,6 +186,30 @@ def entered_from_before(begin: Any, indptr: Any, sources: Any, codes: Any, rates
         if not entered:
             return False
     return True
+
+
+@compiled
+def spread(begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, reverse: bool, seen: Any) -> None:
+    """Mark the states of a slab that a marked state leads to, in this order of the states."""
+    n = np.uint64(indptr.size - 1)
+    for step in range(n):
+        row = n - np.uint64(1) - step if reverse else step
+        j = np.uint64(begin) + row
+        for k in range(indptr[row], indptr[row + np.uint64(1)]):
+            if seen[j]:
+                break
+            seen[j] = seen[sources[k]]
+
+
+@compiled
+def spread_back(begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, reverse: bool, seen: Any) -> None:
+    """Mark the states that lead to a marked state of a slab."""
+    n = np.uint64(indptr.size - 1)
+    for step in range(n):
+        row = n - np.uint64(1) - step if reverse else step
+        if seen[np.uint64(begin) + row]:
+            for k in range(indptr[row], indptr[row + np.uint64(1)]):
+                seen[sources[k]] = True
 
 
 @compiled

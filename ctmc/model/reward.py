@@ -1,9 +1,9 @@
-"""Named rewards: one number, or one vector, per state."""
+"""Named rewards: one number, or one vector, per state and unit of time, and what is earned at once at an event."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,26 +13,47 @@ from ctmc.model.state_space import StateSpace
 
 @dataclass(frozen=True, eq=False)
 class Reward:
-    """A reward rate in each state, as a function of the states or as an array of values.
+    """A reward rate in each state, as a function of the states or as an array of values, and impulses at events.
 
     Parameters
     ----------
-    rate : callable or array
+    rate : callable, array or None
         A function that maps an (m, dimension) integer table of states to an array of shape (m,) or (m, length); or the
-        values themselves, shape (size,) or (size, length).
+        values themselves, shape (size,) or (size, length); None where only impulses are earned.
     description : str
         What it measures, with its unit.
     averaged : bool
         Whether a value is the mean over several states that one state stands for.  Expectations are then right; conditions
         and marginals would not be, and are refused.
+    impulse : callable or array, optional
+        What a transition earns at once: a function of two tables of states, sources and targets, that returns an array of
+        shape (m,); or one number for each entry of ``chain.rates``.
+    self_loops : callable or array, optional
+        Rate, in each state, of events that earn 1 at once and leave the state as it is, such as a job that is turned away;
+        shape (m,), as for `rate`.
+
+    Examples
+    --------
+    >>> arrivals = Reward(None, "jobs that have come", impulse=lambda sources, targets: targets.sum(1) > sources.sum(1))
+    >>> arrivals.has_impulses
+    True
     """
 
-    rate: Callable[[np.ndarray], np.ndarray] | np.ndarray
+    rate: Callable[[np.ndarray], np.ndarray] | np.ndarray | None
     description: str = ""
     averaged: bool = False
+    impulse: Callable[[np.ndarray, np.ndarray], np.ndarray] | np.ndarray | None = None
+    self_loops: Callable[[np.ndarray], np.ndarray] | np.ndarray | None = None
+
+    @property
+    def has_impulses(self) -> bool:
+        """Whether something is earned at events."""
+        return self.impulse is not None or self.self_loops is not None
 
     def evaluate(self, states: np.ndarray, positions: slice) -> np.ndarray:
-        """Return the values at `states`, which stand at `positions`; shape (m,) or (m, length), float64."""
+        """Return the rates at `states`, which stand at `positions`; shape (m,) or (m, length), float64; without impulses."""
+        if self.rate is None:
+            return np.zeros(len(states))
         values = self.rate(states) if callable(self.rate) else self.rate[positions]
         values = np.asarray(values, dtype=np.float64)
         if values.ndim not in (1, 2) or len(values) != len(states):
@@ -64,13 +85,23 @@ def check_rewards(rewards: Mapping[str, Reward], size: int) -> dict[str, Reward]
     """Return the rewards as a plain dict; arrays of a wrong length or with non-finite values are refused."""
     checked = {}
     for name, reward in rewards.items():
-        if not callable(reward.rate):
-            values = np.array(reward.rate, dtype=np.float64)
-            if values.ndim not in (1, 2) or len(values) != size or not np.isfinite(values).all():
-                raise ModelError(
-                    f"reward {name!r} has shape {values.shape}; allowed is ({size},) or ({size}, length), all finite."
-                )
+        if reward.rate is None and not reward.has_impulses:
+            raise ModelError(f"reward {name!r} has neither a rate nor impulses; allowed are one of them or both.")
+        for field in ("rate", "impulse", "self_loops"):
+            given = getattr(reward, field)
+            if given is None or callable(given):
+                continue
+            values = np.array(given, dtype=np.float64)
+            if field == "rate":
+                fits, allowed = values.ndim in (1, 2) and len(values) == size, f"({size},) or ({size}, length)"
+            elif field == "impulse":
+                fits, allowed = values.ndim == 1, "(transitions,)"
+            else:
+                fits, allowed = values.shape == (size,) and not (values < 0).any(), f"({size},), none negative"
+            if not fits or not np.isfinite(values).all():
+                where = f"reward {name!r} has" if field == "rate" else f"{field} of reward {name!r} has"
+                raise ModelError(f"{where} shape {values.shape}; allowed is {allowed}, all finite.")
             values.flags.writeable = False
-            reward = Reward(values, reward.description, reward.averaged)
+            reward = replace(reward, **{field: values})
         checked[name] = reward
     return checked

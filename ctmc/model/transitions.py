@@ -47,6 +47,11 @@ class Slab(NamedTuple):
     rates: Any
 
 
+def slab_rates(slab: Slab, entries: slice) -> np.ndarray:
+    """Return the rates of some entries of a slab."""
+    return np.asarray(slab.rates[entries] if slab.codes is NO_CODES else slab.rates[slab.codes[entries]])
+
+
 def rate_at(codes: Any, rates: Any, k: Any) -> Any:
     """Return the rate of entry k, in compiled code."""
 

@@ -1,0 +1,124 @@
+"""What a reward earns at events: moments of its impulses in each state, and their coupling of states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from scipy.sparse import coo_array, csr_array, dia_array
+
+from ctmc.errors import ModelError
+from ctmc.model.generator import Generator
+from ctmc.model.memory import require_memory
+from ctmc.model.reward import Reward
+from ctmc.model.transitions import slab_rates
+
+_ENTRIES = 1 << 20
+"""Entries whose impulses are found at once."""
+
+
+def _earned(chain: Generator, reward: Reward) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield (sources, targets, rates, impulses) of the transitions, some at a time."""
+    impulse = reward.impulse
+    if impulse is not None and not callable(impulse) and len(impulse) != chain.entries:
+        raise ModelError(
+            f"impulse of reward {reward.description!r} has {len(impulse)} numbers; allowed are {chain.entries}, one for each "
+            "transition."
+        )
+    done = 0
+    for slab in chain.row_slabs():
+        indptr = slab.indptr.astype(np.int64)
+        first = 0
+        while first < len(indptr) - 1:
+            last = max(int(np.searchsorted(indptr, indptr[first] + _ENTRIES, side="right")) - 1, first + 1)
+            chosen = slice(indptr[first], indptr[last])
+            sources = slab.sources[chosen].astype(np.int64)
+            targets = slab.begin + np.repeat(np.arange(first, last), np.diff(indptr[first : last + 1]))
+            rates = slab_rates(slab, chosen)
+            if callable(impulse):
+                values = np.asarray(impulse(chain.space.states(sources), chain.space.states(targets)), dtype=np.float64)
+                if values.shape != sources.shape or not np.isfinite(values).all():
+                    raise ModelError(
+                        f"impulse of reward {reward.description!r} gives an array of shape {values.shape} for {len(sources)} "
+                        f"transitions; allowed are {len(sources)} finite numbers."
+                    )
+            else:
+                values = np.asarray(impulse)[done : done + len(sources)]  # type: ignore[index]
+            done += len(sources)
+            yield sources, targets, rates, values
+            first = last
+
+
+def _loops(chain: Generator, reward: Reward) -> np.ndarray:
+    """Return the rate of events that earn 1 and leave the state as it is; shape (n,)."""
+    found = np.zeros(chain.size)
+    if reward.self_loops is None:
+        return found
+    for positions, states in chain.space.slabs():
+        given = reward.self_loops(states) if callable(reward.self_loops) else reward.self_loops[positions]
+        rates = np.asarray(given, dtype=np.float64)
+        if rates.shape != (len(states),) or not np.isfinite(rates).all() or (rates < 0).any():
+            raise ModelError(
+                f"self_loops of reward {reward.description!r} gives an array of shape {rates.shape} for {len(states)} states; "
+                f"allowed are {len(states)} finite rates >= 0."
+            )
+        found[positions] = rates
+    return found
+
+
+def impulse_rates(chain: Generator, reward: Reward, power: int = 1) -> np.ndarray:
+    """Return sum_j rate(i, j) impulse(i, j)^power in each state i, self-loops included; shape (n,).
+
+    Examples
+    --------
+    >>> chain = Generator.from_matrix([[-1, 1], [2, -2]])
+    >>> impulse_rates(chain, Reward(None, impulse=lambda sources, targets: targets[:, 0] + 3.0), 2).tolist()
+    [16.0, 18.0]
+    """
+    found = _loops(chain, reward)
+    if reward.impulse is not None:
+        for sources, _, rates, values in _earned(chain, reward):
+            found += np.bincount(sources, weights=rates * values**power, minlength=chain.size)
+    return found
+
+
+def impulse_matrix(chain: Generator, reward: Reward, power: int = 1) -> csr_array:
+    """Return rate(i, j) impulse(i, j)^power as a sparse matrix; self-loops stand on the diagonal.
+
+    Raises
+    ------
+    ModelError
+        If it does not fit the memory limit.
+    """
+    found = csr_array(dia_array((_loops(chain, reward)[None], [0]), shape=(chain.size,) * 2))
+    if reward.impulse is not None:
+        require_memory("the matrix of impulses", 40 * chain.entries, states=chain.size, entries=chain.entries)
+        for sources, targets, rates, values in _earned(chain, reward):
+            earning = values != 0
+            entries = (rates * values**power)[earning], (sources[earning], targets[earning])
+            found = found + csr_array(coo_array(entries, shape=(chain.size,) * 2))
+    return csr_array(found)
+
+
+def largest_impulse(chain: Generator, reward: Reward) -> float:
+    """Return the largest absolute value of an impulse."""
+    largest = 1.0 if reward.self_loops is not None else 0.0
+    if reward.impulse is not None:
+        for _, _, _, values in _earned(chain, reward):
+            largest = max(largest, float(np.abs(values).max(initial=0.0)))
+    return largest
+
+
+def reward_rates(chain: Generator, reward: Reward) -> np.ndarray:
+    """Return what a reward earns on average per unit of time in each state, impulses included; (n,) or (n, length)."""
+    require_memory("a reward's values", 8 * chain.size, states=chain.size)
+    found = np.concatenate([reward.evaluate(states, positions) for positions, states in chain.space.slabs()])
+    if not np.isfinite(found).all():
+        raise ModelError(f"reward {reward.description!r} has values that are not finite.")
+    if reward.has_impulses:
+        if found.ndim == 2:
+            raise ModelError(
+                f"reward {reward.description!r} has {found.shape[1]} components and impulses; allowed is one."
+            )
+        found = found + impulse_rates(chain, reward)
+    return found

@@ -1,0 +1,193 @@
+"""Sums over the terms of a series, several terms in one pass: what all methods with a recurrence for y(t) share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from ctmc.evolution import Evolution
+from ctmc.model.memory import memory_limit, require_memory
+from ctmc.model.products import FEW_ENTRIES, compiled, compiled_parallel
+
+MOST_TIMES = 8
+"""Times whose sums are made at once."""
+_RING = 8
+_CHUNK = 1 << 11
+_summing = numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"}, error_model="numpy")
+
+
+class Sums:
+    """The sums for y(t) and its integral at a few times, over terms that come one after another.
+
+    Terms stand in a ring of some vectors; a full ring is added in one pass, so that a term costs about one reading of its vector.
+    The sum for the integral is compensated from ring to ring: it may have millions of terms of one sign.
+
+    Attributes
+    ----------
+    ring : ndarray, shape (terms, blocks, n)
+    y, integral : ndarray, shape (times, blocks, n)
+    """
+
+    def __init__(self, evolution: Evolution, times: int, name: str) -> None:
+        shape = evolution.start.shape
+        size = 8 * int(np.prod(shape))
+        terms = _RING if size * (_RING + 3 * times + 4) < memory_limit() // 2 else 3
+        require_memory(name, size * (terms + 3 * times + 3), states=evolution.model.size)
+        self.backward = evolution.backward
+        self.ring = np.empty((terms, *shape))
+        self.y = np.zeros((times, *shape))
+        self.integral, self._lost = np.zeros_like(self.y), np.zeros_like(self.y)
+        self._flat = self.ring.reshape(terms, -1)
+
+    def clear(self) -> None:
+        """Begin new sums."""
+        for array in (self.y, self.integral, self._lost):
+            array[:] = 0
+
+    def add(self, position: int, weights: np.ndarray, survival: np.ndarray) -> None:
+        """Add the first terms of the ring, times weights to y and times survival to the integral at one time."""
+        if not (weights.any() or survival.any()):
+            return
+        target = self.y[position].ravel(), self.integral[position].ravel(), self._lost[position].ravel()
+        _kernel(self._flat, _add_on_one_thread, _add)(self._flat, weights, survival, *target)
+
+    def norms(self, count: int) -> np.ndarray:
+        """Return the norms of the first terms of the ring, in the norm of the evolution; shape (count,)."""
+        chunks = (self._flat.shape[1] + _CHUNK - 1) // _CHUNK
+        found = np.empty((chunks, count))
+        _kernel(self._flat, _norms_on_one_thread, _norms)(self._flat, self.backward, found)
+        return np.asarray(found.max(axis=0) if self.backward else found.sum(axis=0))
+
+    def distance(self, a: int, b: int) -> float:
+        """Return the norm of the difference of two terms of the ring."""
+        chunks = (self._flat.shape[1] + _CHUNK - 1) // _CHUNK
+        found = np.empty(chunks)
+        _kernel(self._flat, _distance_on_one_thread, _distance)(self._flat[a], self._flat[b], self.backward, found)
+        return float(found.max() if self.backward else found.sum())
+
+
+def step(
+    evolution: Evolution, x: np.ndarray, out: np.ndarray, factor: float, keep: float = 1.0,
+    previous: np.ndarray | None = None, weight: float = 0.0,
+) -> None:  # fmt: skip
+    """Set out = factor (change of x) + keep x + weight previous, block by block; `out` is another array than the others."""
+    for block in range(evolution.blocks):
+        evolution.model.recurrence(
+            x[block], out[block], factor=factor, keep=keep, previous=None if previous is None else previous[block],
+            weight=weight, backward=evolution.backward,
+        )  # fmt: skip
+    for coupling in evolution.couplings:
+        if coupling.rate is not None:
+            out[coupling.into] += factor * (coupling.rate * x[coupling.of])
+        if coupling.matrix is not None:
+            out[coupling.into] += factor * (coupling.matrix @ x[coupling.of])
+
+
+def without_negatives(y: np.ndarray, evolution: Evolution) -> float:
+    """Set what is below 0 in a distribution (the first block of a forward evolution) to 0; return how much that was."""
+    if evolution.backward:
+        return 0.0
+    p = y[0]
+    least = float(p.min())
+    if least >= 0:
+        return 0.0
+    wrong = -float(p[p < 0].sum())
+    np.maximum(p, 0, out=p)
+    return wrong
+
+
+def _kernel(flat: np.ndarray, on_one_thread: Any, on_all: Any) -> Any:
+    return on_one_thread if flat.shape[1] <= FEW_ENTRIES else on_all
+
+
+@compiled
+def _add_chunk(ring: Any, a: Any, b: Any, weights: Any, survival: Any, y: Any, integral: Any, lost: Any) -> None:
+    part = np.zeros(b - a)
+    p = y[a:b]
+    for term in range(weights.size):
+        x, w, s = ring[term, a:b], weights[term], survival[term]
+        for i in range(p.size):
+            p[i] += w * x[i]
+            part[i] += s * x[i]
+    total, missing = integral[a:b], lost[a:b]
+    for i in range(p.size):
+        more = part[i] - missing[i]
+        summed = total[i] + more
+        missing[i] = (summed - total[i]) - more
+        total[i] = summed
+
+
+@compiled
+def _add_on_one_thread(ring: Any, weights: Any, survival: Any, y: Any, integral: Any, lost: Any) -> None:
+    for a in range(0, y.size, _CHUNK):
+        _add_chunk(ring, a, min(a + _CHUNK, y.size), weights, survival, y, integral, lost)
+
+
+@compiled_parallel
+def _add(ring: Any, weights: Any, survival: Any, y: Any, integral: Any, lost: Any) -> None:
+    """Moves 8 bytes a term and 48 bytes for each element."""
+    for chunk in numba.prange((y.size + _CHUNK - 1) // _CHUNK):
+        a = np.int64(chunk) * _CHUNK
+        _add_chunk(ring, a, min(a + _CHUNK, y.size), weights, survival, y, integral, lost)
+
+
+@_summing
+def _norm(x: Any, backward: bool) -> float:
+    if backward:
+        largest = 0.0
+        for i in range(x.size):
+            largest = max(largest, abs(x[i]))
+        return largest
+    total = 0.0
+    for i in range(x.size):
+        total += abs(x[i])
+    return total
+
+
+@_summing
+def _norm_of_difference(x: Any, y: Any, backward: bool) -> float:
+    if backward:
+        largest = 0.0
+        for i in range(x.size):
+            largest = max(largest, abs(x[i] - y[i]))
+        return largest
+    total = 0.0
+    for i in range(x.size):
+        total += abs(x[i] - y[i])
+    return total
+
+
+@compiled
+def _norms_on_one_thread(ring: Any, backward: bool, found: Any) -> None:
+    n = ring.shape[1]
+    for chunk in range(found.shape[0]):
+        a = chunk * _CHUNK
+        for term in range(found.shape[1]):
+            found[chunk, term] = _norm(ring[term, a : min(a + _CHUNK, n)], backward)
+
+
+@compiled_parallel
+def _norms(ring: Any, backward: bool, found: Any) -> None:
+    """Moves 8 bytes an element of each term."""
+    n = ring.shape[1]
+    for chunk in numba.prange(found.shape[0]):
+        a = np.int64(chunk) * _CHUNK
+        for term in range(found.shape[1]):
+            found[chunk, term] = _norm(ring[term, a : min(a + _CHUNK, n)], backward)
+
+
+@compiled
+def _distance_on_one_thread(x: Any, y: Any, backward: bool, found: Any) -> None:
+    for chunk in range(found.size):
+        a = chunk * _CHUNK
+        found[chunk] = _norm_of_difference(x[a : a + _CHUNK], y[a : a + _CHUNK], backward)
+
+
+@compiled_parallel
+def _distance(x: Any, y: Any, backward: bool, found: Any) -> None:
+    """Moves 16 bytes an element."""
+    for chunk in numba.prange(found.size):
+        a = np.int64(chunk) * _CHUNK
+        found[chunk] = _norm_of_difference(x[a : a + _CHUNK], y[a : a + _CHUNK], backward)
