@@ -21,7 +21,6 @@ from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome, Status
 
-EPSILON = float(np.finfo(np.float64).eps)
 MASS_TOLERANCE = 1e-12
 """Largest deviation of a total probability from 1, whatever the tolerance."""
 ROW_SUM_TOLERANCE = 1e-12
@@ -374,16 +373,12 @@ def _with_checks(problem: Stationary, answer: Any, proof: Certificate) -> Certif
     return Certificate(proof.defect, Status.CONVERGED, f"{reason}.", proof.error_bound)
 
 
-def rounding_floor(rate: float, time: float) -> float:
-    """Return the defect below which rounding hides everything: 8 eps (1 + rate x time)."""
-    return 8 * EPSILON * (1 + rate * time)
-
-
 def _converged(tolerance: float, defect: float) -> Certificate:
     return Certificate(defect, Status.CONVERGED, f"the defect {defect:.2g} is within {tolerance:g}.")
 
 
 def verdict(tolerance: float, defect: float) -> Certificate | None:
+    """Return the verdict on a defect above the tolerance, None for one within it."""
     if defect <= tolerance:
         return None
     return Certificate(
@@ -402,6 +397,7 @@ def wrong_vector(value: Any, shape: tuple[int, ...]) -> Certificate | None:
 
 
 def negative(vector: np.ndarray, defect: float) -> Certificate | None:
+    """Return the verdict on a vector with an entry below 0, None where there is none."""
     least = int(np.argmin(vector))
     if vector[least] < 0:
         return Certificate(
@@ -411,6 +407,7 @@ def negative(vector: np.ndarray, defect: float) -> Certificate | None:
 
 
 def wrong_distribution(p: np.ndarray, defect: float, accepted: float = MASS_TOLERANCE) -> Certificate | None:
+    """Return the verdict on a vector that is no distribution: its mass off 1 by more than accepted, or a negative entry."""
     off = float(p.sum()) - 1
     if abs(off) > accepted:
         return Certificate(defect, Status.INACCURATE, f"the total probability is off 1 by {off:.3g}.")

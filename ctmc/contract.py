@@ -15,6 +15,7 @@ import ast
 import dataclasses
 import hashlib
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -34,12 +35,15 @@ from ctmc.errors import (
     UnsupportedProblemError,
     unknown_name,
 )
+from ctmc.evolution import reward_columns
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
+from ctmc.model.impulses import impulse_matrix, impulse_rates, reward_rates
 from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
 from ctmc.model.qbd import QBD, MatrixGeometric
+from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
-from ctmc.problem import Problem, Stationary, Transient
+from ctmc.problem import AccumulatedReward, Problem, Stationary, Transient, is_single
 from ctmc.solution import Solution, Status, value_arrays
 from ctmc.solve import solve
 
@@ -73,13 +77,11 @@ class Case:
     answer: Any = None
 
     def known(self) -> np.ndarray | None:
-        """Return the known answer: (n,) or (times, n); for a QBD the probabilities of the first levels, one after another."""
+        """Return the known answer, in the shape of the value; for a QBD the probabilities of the first levels, one after another."""
         if self.answer is not None:
             return np.asarray(self.answer)
-        if isinstance(self.problem, Transient):
-            dense = self.problem.model.to_scipy().toarray()
-            begin = self.problem.initial.dense(len(dense))
-            return np.array([begin @ expm(dense * time) for time in self.problem.times])
+        if isinstance(self.problem, Transient | AccumulatedReward):
+            return _over_time(self.problem)
         model = self.problem.model
         if isinstance(model, LevelDependentQBD):
             return gth(model.truncate(200).to_scipy().toarray())
@@ -105,6 +107,10 @@ def cases() -> list[Case]:
     two_ends[2, [1, 3]], two_ends[1, 0], two_ends[3, 4], two_ends[4, 3] = (1.0, 2.0), 1.0, 1.0, 4.0
     from_matrix = Generator.from_matrix
     crawl = [[-0.5, 0.5], [0.1, -0.1]]
+    rng = np.random.default_rng(20171)
+    busy_rates = from_matrix(busy, rewards={"cost": Reward(rng.normal(size=60)), "pair": Reward(rng.random((60, 2)))})
+    earning = Reward(rng.random(4), impulse=rng.random(3), self_loops=rng.random(4))
+    earned = from_matrix(absorbing, rewards={"pay": earning})
     return [
         Case("random", Stationary(from_matrix(busy))),
         Case("queue", Stationary(_queue(1.0, 2.0, 30))),
@@ -120,6 +126,13 @@ def cases() -> list[Case]:
         Case("transient", Transient(from_matrix(busy), initial=(3,), times=[0.0, 0.3, 2.0])),
         Case("transient, absorbing", Transient(from_matrix(absorbing), initial=(0,), times=[1.0, 40.0])),
         Case("transient, slow", Transient(from_matrix(crawl), initial=(0,), times=[1e-8, 1e3]), hard=True),
+        Case("expected rewards", Transient(busy_rates, (3,), [0.5, 2.0], reward=("cost", "pair"))),
+        Case("expected reward from every state", Transient(busy_rates, None, [0.0, 2.0], reward="cost")),
+        Case("earned reward", AccumulatedReward(busy_rates, "pair", {(3,): 0.5, (7,): 0.5}, [0.5, 20.0])),
+        Case("moments of an earned reward", AccumulatedReward(busy_rates, "cost", (3,), [0.1, 2.0], 3)),
+        Case("moments from every state", AccumulatedReward(busy_rates, "cost", None, [2.0], 2)),
+        Case("moments with impulses", AccumulatedReward(earned, "pay", (0,), [0.3, 6.0], 3)),
+        Case("moments with impulses from every state", AccumulatedReward(earned, "pay", None, [0.3, 6.0], 3)),
         Case("M/M/1", Stationary(QBD.from_blocks([[1.0]], [[-3.0]], [[2.0]])), answer=0.5 ** np.arange(1, 200)),
         Case("queue in a random environment", Stationary(_environment())),
         Case("QBD at load .999", Stationary(QBD.from_blocks([[0.999]], [[-1.999]], [[1.0]])), hard=True,
@@ -397,7 +410,10 @@ def _judge(solution: Solution, case: Case) -> Iterable[str]:
         known = known[: len(value)]
     else:
         value = solution.value
-    distance = float(np.abs(value - known).sum(axis=-1).max())
+    if getattr(case.problem, "reward", None) is not None:
+        distance = float((np.abs(value - known) / np.maximum(np.abs(known), 1)).max())
+    else:
+        distance = float(np.abs(value - known).sum(axis=-1).max())
     allowed = HARD_ACCURACY if case.hard else max(ACCURACY, 10 * solution.problem.tolerance)
     if not distance <= allowed:
         yield f"CONVERGED, but the answer is {distance:.2g} away from the known one."
@@ -417,15 +433,52 @@ def _transformed(solver: Any, case: Case, first: Solution) -> Iterable[str]:
         ("states renumbered", place[model.sources], place[targets], 1.0, order),
     ):
         changed = Generator.from_transitions(sources, ends, model.rates * factor, space)
-        begin = None if initial is None else initial[numbering]
-        if isinstance(case.problem, Transient):
-            problem: Problem = Transient(changed, begin, case.problem.times / factor, case.problem.tolerance)
-        else:
-            problem = Stationary(changed, case.problem.tolerance, begin)
-        solution = solve(problem, solver, check=False)
-        distance = float(np.abs(solution.value - first.value[..., numbering]).sum(axis=-1).max())
+        asked = getattr(case.problem, "reward", None)
+        if asked is not None:
+            if any(reward.has_impulses for reward in model.rewards.values()):
+                return  # an array of impulses has the order of the transitions
+            values = {name: reward_rates(model, model.all_rewards[name]) for name in asked}
+            changed = changed.replace(
+                rewards={name: Reward(rates[numbering] * factor) for name, rates in values.items()}
+            )
+        fields: dict[str, Any] = {"model": changed, "initial": None if initial is None else initial[numbering]}
+        if hasattr(case.problem, "times"):
+            fields["times"] = case.problem.times / factor
+        solution = solve(dataclasses.replace(case.problem, **fields), solver, check=False)
+        expectations = isinstance(case.problem, Transient) and asked is not None
+        value = solution.value / factor if expectations else solution.value
+        before = first.value[..., numbering] if first.value.shape[-1:] == (model.size,) else first.value
+        distance = float(np.abs(value - before).sum(axis=-1).max())
         if not distance <= max(ACCURACY, 10 * case.problem.tolerance):
             yield f"{what}: {solution.status.name}, {distance:.2g} away from the answer before."
+
+
+def _over_time(problem: Transient | AccumulatedReward) -> np.ndarray:
+    """Return the answer to a question about time from matrix exponentials of dense matrices, without any scaling."""
+    model, n = problem.model, problem.model.size
+    dense = model.to_scipy().toarray()
+    begin = None if problem.initial is None else problem.initial.dense(n)
+    if problem.reward is None:
+        return np.array([begin @ expm(dense * time) for time in problem.times])
+    moments = problem.moments if isinstance(problem, AccumulatedReward) else 0
+    columns = []
+    for _, reward, rates in reward_columns(model, problem.reward):
+        if moments:
+            alone = rates - impulse_rates(model, reward) if reward.has_impulses else rates
+            whole = np.kron(np.eye(moments + 1), dense)
+            for k in range(1, moments + 1):
+                for order in range(1, k + 1):
+                    earns = impulse_matrix(model, reward, order).toarray() * math.comb(k, order)
+                    earns += np.diag(alone) * k * (order == 1)
+                    whole[k * n : (k + 1) * n, (k - order) * n : (k - order + 1) * n] = earns
+            first = np.concatenate([np.ones(n), np.zeros(moments * n)])
+            found = np.array([(expm(whole * time) @ first)[n:].reshape(moments, n) for time in problem.times]).swapaxes(
+                0, 1
+            )
+        else:
+            found = np.array([expm(dense * time) @ rates for time in problem.times])
+        columns.append(found if begin is None else found @ begin)
+    return np.array(columns[0] if is_single(problem) else columns)
 
 
 def _fingerprint(model: Generator | QBD | LevelDependentQBD) -> str:

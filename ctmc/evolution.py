@@ -32,7 +32,13 @@ from ctmc.model.memory import require_memory
 from ctmc.model.reward import Reward
 from ctmc.problem import AccumulatedReward, Transient
 
+EPSILON = float(np.finfo(np.float64).eps)
 _COMPONENT = re.compile(r"\s*([^\W\d]\w*)\s*(?:\[\s*(\d+)\s*\])?\s*")
+
+
+def rounding_floor(rate: float, time: float) -> float:
+    """Return the error below which rounding hides everything: 8 eps (1 + rate x time)."""
+    return 8 * EPSILON * (1 + rate * time)
 
 
 class Coupling(NamedTuple):
@@ -83,6 +89,15 @@ class Evolution:
             return chain.uniformization_rate
         return float(chain.exit_rates[reachable(chain, np.flatnonzero(self.start.any(axis=0)))].max()) or 1.0
 
+    def amplification(self, time: float) -> float:
+        """Return a bound on ||exp(A t)||: sum_{j < blocks} (g t)^j / j!, as couplings lead from a block to later ones only."""
+        return float(sum((self.growth * time) ** j / math.factorial(j) for j in range(self.blocks)))
+
+    @property
+    def accepted(self) -> float:
+        """The tolerance, or the rounding floor where that is larger."""
+        return max(self.tolerance, rounding_floor(self.model.uniformization_rate, float(self.times[-1])))
+
     def change(self, y: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Return the derivative of y; shape (blocks, n).  Makes one product for each block."""
         out = np.empty_like(y) if out is None else out
@@ -102,7 +117,7 @@ class Evolution:
 
     @cached_property
     def growth(self) -> float:
-        """A bound g on the growth by couplings: ||exp(A t)|| <= exp(g t) in `norm`; 0 for one block."""
+        """A bound g on the couplings in `norm`; 0 for one block."""
         # an entry of |coupling| between two blocks is at most its largest row sum over the sources of transitions
         sizes = np.zeros((self.blocks, self.blocks))
         for coupling in self.couplings:

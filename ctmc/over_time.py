@@ -60,10 +60,10 @@ def answer_over_time(problem: Transient | AccumulatedReward, run: Run) -> tuple[
 def _require_memory_for_values(problem: Any) -> None:
     n, times = problem.model.size, len(problem.times)
     if problem.reward is None:
-        require_memory("the distributions", 8 * n * times, states=n)
+        require_memory("keeping the distributions", 8 * n * times, states=n)
     elif problem.initial is None:
         numbers = times * getattr(problem, "moments", 1) * len(problem.reward)
-        require_memory("the rewards for every initial state", 16 * n * numbers, states=n)
+        require_memory("keeping the rewards of every initial state", 16 * n * numbers, states=n)
 
 
 def _read(problem: Any, evolution: Evolution, witness: Witness) -> Answer:

@@ -14,12 +14,11 @@ from ctmc.certificate import (
     MASS_TOLERANCE,
     Certificate,
     negative,
-    rounding_floor,
     verdict,
     wrong_distribution,
     wrong_vector,
 )
-from ctmc.evolution import Evolution
+from ctmc.evolution import Evolution, rounding_floor
 from ctmc.solution import Status
 
 
@@ -44,7 +43,7 @@ class Witness:
         self.errors: list[float] = []
         rate = evolution.model.uniformization_rate
         self.floor = rounding_floor(rate, float(evolution.times[-1]))
-        self.accepted = max(evolution.tolerance, self.floor)
+        self.accepted = evolution.accepted
         self.defect = 0.0
         self._wrong: Certificate | None = None
         self._room = np.empty_like(evolution.start)

@@ -12,6 +12,7 @@ SOLVERS = {
     "aggregation": 20,
     "anderson": 20,
     "bicgstab": 20,
+    "chebyshev": 10,
     "cyclic_reduction": 6,
     "functional_iteration": 6,
     "gauss_seidel": 20,
@@ -28,5 +29,5 @@ SOLVERS = {
     "rank_one": 4,
     "sparse_lu": 20,
     "umfpack": 20,
-    "uniformization": 5,
+    "uniformization": 10,
 }

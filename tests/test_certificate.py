@@ -6,16 +6,15 @@ import math
 
 import numpy as np
 import pytest
-from scipy.linalg import expm
 
 import ctmc
-from ctmc.certificate import certify, imbalance, rounding_floor
+from ctmc.certificate import certify, imbalance
 from ctmc.model import exchange
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
 from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.model.state_space import Lattice
-from ctmc.problem import Stationary, Transient
+from ctmc.problem import Stationary
 from ctmc.solution import Outcome, Status
 
 
@@ -448,102 +447,3 @@ def test_wrong_matrix_geometric_answers(queue, spoil, status, words):
     proof = certify(problem, Outcome(spoil(right)))
     assert proof.status is status
     assert words in proof.reason
-
-
-# ---- transient --------------------------------------------------------------------------------------------------------
-
-
-TIMES = [0.0, 0.5, 3.0]
-
-
-def exact(rates, begin, times):
-    """Distributions and their integrals, from one matrix exponential of twice the size."""
-    size = len(rates)
-    matrix = np.asarray(rates) - np.diag(np.sum(rates, axis=1))
-    double = np.zeros((2 * size, 2 * size))
-    double[:size, :size], double[:size, size:] = matrix, np.eye(size)
-    found = [begin @ expm(double * time)[:size] for time in times]
-    return np.array([row[:size] for row in found]), np.array([row[size:] for row in found])
-
-
-WALK = np.array([[0, 1.0, 0.5], [2.0, 0, 0.0], [0.3, 1.0, 0]])
-BEGIN = np.array([1.0, 0, 0])
-P, L = exact(WALK, BEGIN, TIMES)
-OVER_TIME = Transient(Generator.from_matrix(WALK), initial=(0,), times=TIMES)
-
-
-def test_right_distributions_over_time():
-    proof = certify(OVER_TIME, Outcome(P, integrals=L, error_bound=1e-14))
-    assert proof.status is Status.CONVERGED
-    assert proof.defect < 1e-14
-    assert proof.error_bound == pytest.approx(1e-14, rel=1)
-    assert certify(OVER_TIME, Outcome(P, integrals=L)).error_bound is None  # nothing was proven
-
-
-def off(array, place, amount):
-    array = array.copy()
-    array[place] += amount
-    return array
-
-
-def shifted(array, amount):
-    """Mass moved from the first to the second state at the last time."""
-    return off(off(array, (2, 0), -amount), (2, 1), amount)
-
-
-@pytest.mark.parametrize(
-    ("outcome", "status", "words"),
-    [
-        (Outcome(P), Status.BREAKDOWN, "no integrals"),
-        (Outcome(P[:2], integrals=L), Status.BREAKDOWN, "shape (2, 3), not a float64 array of shape (3, 3)"),
-        (Outcome(P, integrals=L[:, :2]), Status.BREAKDOWN, "shape (3, 2)"),
-        (Outcome(P.tolist(), integrals=L), Status.BREAKDOWN, "list"),
-        (Outcome(P.astype(np.float32), integrals=L), Status.BREAKDOWN, "float32"),
-        (Outcome(P * np.nan, integrals=L), Status.NOT_FINITE, "9 entries"),
-        (Outcome(P, integrals=off(L, (1, 1), np.inf)), Status.NOT_FINITE, "1 entries"),
-        (Outcome(off(P, (1, 0), 1e-9), integrals=L), Status.INACCURATE, "total probability is off 1 by 1e-09"),
-        (Outcome(shifted(P, 0.9), integrals=L), Status.INACCURATE, "entry 0 is -"),
-        (Outcome(shifted(P, 1e-9), integrals=L), Status.INACCURATE, "recomputed defect 2e-09"),
-        (Outcome(P[[0, 2, 1]], integrals=L), Status.INACCURATE, "recomputed defect"),
-        (Outcome(P, integrals=off(L, (2, 2), 1e-8)), Status.INACCURATE, "the integral up to t = 3 has mass"),
-        (Outcome(P, integrals=0 * L), Status.INACCURATE, "the integral up to t = 0.5 has mass"),
-        (Outcome(P, integrals=shifted(L, 1e-8)), Status.INACCURATE, "recomputed defect"),
-        (Outcome(P, integrals=shifted(L, 3.0)), Status.INACCURATE, "entry 0 is -"),
-        (Outcome(P, integrals=L, error_bound=2e-10), Status.INACCURATE, "own error bound 2e-10"),
-        (Outcome(P, integrals=L, error_bound=math.nan), Status.INACCURATE, "own error bound nan"),
-        (Outcome(P, integrals=L, error_bound=math.inf), Status.INACCURATE, "own error bound inf"),
-    ],
-)
-def test_wrong_distributions_over_time(outcome, status, words):
-    proof = certify(OVER_TIME, outcome)
-    assert proof.status is status
-    assert words in proof.reason
-
-
-def test_integrals_never_shrink():
-    """Distributions that fit integrals which take time back from a state."""
-    chain = Generator.from_matrix(WALK)
-    integrals = np.array([[0.5, 0, 0], [0.45, 0.1, 0.15]])
-    p = np.array([BEGIN + chain.forward(row) for row in integrals])
-    assert p.min() >= 0
-    proof = certify(Transient(chain, initial=(0,), times=[0.5, 0.7]), Outcome(p, integrals=integrals))
-    assert proof.status is Status.INACCURATE
-    assert "smaller than an earlier one" in proof.reason
-
-
-def test_rounding_floor():
-    """At rate x time = 1e9 nothing better than 2e-6 can be had, so that is what is asked, and what is told."""
-    rates = np.array([[0, 1e6], [1e6, 0]])
-    chain = Generator.from_matrix(rates)
-    time = 1e3
-    floor = rounding_floor(chain.uniformization_rate, time)
-    assert floor == pytest.approx(8 * 2.0**-52 * 1e9)
-    p, half = np.array([[0.5, 0.5]]), 0.5 * time
-    integrals = np.array([[half + 0.25e-6, half - 0.25e-6]])
-    problem = Transient(chain, initial=(0,), times=[time])
-    proof = certify(problem, Outcome(p + np.array([2e-7, -2e-7]), integrals=integrals, error_bound=1e-12))
-    assert problem.tolerance < proof.defect < floor
-    assert proof.status is Status.CONVERGED
-    assert proof.error_bound == floor
-    assert "rounding floor" in proof.reason
-    assert certify(problem, Outcome(p + np.array([2e-6, -2e-6]), integrals=integrals)).status is Status.INACCURATE

@@ -200,7 +200,7 @@ def test_missing_start():
         Transient(Generator.from_matrix([[0, 1.0], [1.0, 0]]), times=[1.0])
 
 
-def test_a_grid_of_times_is_as_good_as_each_by_itself_and_takes_one_pass():
+def test_a_grid_of_times_is_as_good_as_each_by_itself_and_shares_products():
     rng = np.random.default_rng(443)
     rates = random_rates(rng, 10)
     times = np.sort(rng.uniform(0, 60, 50))
@@ -208,8 +208,8 @@ def test_a_grid_of_times_is_as_good_as_each_by_itself_and_takes_one_pass():
     for row, time in zip(together.value, times, strict=True):
         np.testing.assert_allclose(row, solved(rates, [time]).value[0], atol=2e-11)
     last = solved(rates, times[-1:])
-    # a product for each time in the certificate; the tails are cut for the last time alone
-    assert together.products - 50 == last.products - 1
+    # a product for each time in the certificate; eight times share a pass
+    assert together.products - 50 < 3 * (last.products - 1)
     early = solved(rates, [0.1, 0.2, times[-1]])
     assert early.products - 3 == last.products - 1
 
@@ -231,7 +231,7 @@ def test_iteration_limit_and_history():
 
 def test_steps_are_counted_also_where_the_steady_state_is_seen():
     solution = solved([[0, 1.0], [0.25, 0]], [1e6])
-    assert solution.iterations == solution.products - 2  # the product that showed it, and the certificate's
+    assert solution.iterations == solution.products - 1  # all but the certificate's
 
 
 def test_monitor_and_time_limit():
@@ -240,7 +240,7 @@ def test_monitor_and_time_limit():
     )
     stopped = ctmc.solve(problem, monitor=lambda iteration, defect: iteration >= 16, check=False)
     assert stopped.status is Status.STOPPED
-    assert stopped.iterations == 16
+    assert 16 <= stopped.iterations < 24
     assert ctmc.solve(problem, time_limit=1e-9, check=False).status is Status.TIME_LIMIT
 
 
@@ -261,8 +261,10 @@ def test_any_rate_factor_gives_the_same(factor):
 
 def test_memory_is_asked_for_first():
     problem = Transient(Generator.from_matrix(np.ones((50, 50)) - np.eye(50)), (0,), np.linspace(0, 1, 1000))
-    with ctmc.limited_memory("100KiB"), pytest.raises(ModelError, match="uniformization needs"):
+    with ctmc.limited_memory("100KiB"), pytest.raises(ModelError, match="keeping the distributions needs"):
         ctmc.solve(problem)
+    with ctmc.limited_memory("10KiB"), pytest.raises(ModelError, match="uniformization needs"):
+        ctmc.solve(Transient(problem.model, (0,), problem.times, reward="state"))
 
 
 # ---- the bound -----------------------------------------------------------------------------------------------------------------

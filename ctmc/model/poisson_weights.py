@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -107,19 +108,22 @@ def poisson_weights(mean: float, tolerance: float) -> PoissonWeights:
     return PoissonWeights(left + first, chosen / chosen.sum(), outside)
 
 
-def shifted_tail(window: PoissonWeights, mean: float, growth: float) -> float:
-    """Return a bound on sum |w_k - P{N = k}| (1 + growth / mean)^k, where the weights w stand for N with this mean.
+def coupled_tail(window: PoissonWeights, mean: float, growth: float, blocks: int) -> float:
+    """Return a bound on sum_k |w_k - P{N = k}| c_k with c_k = sum_{j < blocks} C(k, j) (growth / mean)^j, N having this mean.
 
-    (1 + g / m)^k P{N = k} is exp(g) times a Poisson probability with mean m + g.
+    sum_k C(k, j) P{N = k} over k > r is mean^j / j! P{N > r - j}.
 
     Examples
     --------
-    >>> round(shifted_tail(poisson_weights(4.0, 1e-3), 4.0, 0.0), 5)
+    >>> round(coupled_tail(poisson_weights(4.0, 1e-3), 4.0, 0.0, 1), 5)
     0.00143
     """
     if mean == 0:
         return 0.0
-    above = float(pdtrc(window.right, mean + growth))
-    below = float(pdtr(window.left - 1, mean + growth)) if window.left else 0.0
-    # those inside are scaled up by what is outside, as a share of at most exp(growth) in all
-    return float(np.exp(growth)) * (above + below + window.outside)
+    total = 0.0
+    for j in range(blocks):
+        above = float(pdtrc(max(window.right - j, -1), mean)) if window.right >= j else 1.0
+        below = float(pdtr(window.left - 1, mean)) if window.left else 0.0
+        # those inside are scaled up by what is outside
+        total += growth**j / math.factorial(j) * (above + below + window.outside)
+    return total

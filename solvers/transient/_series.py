@@ -46,18 +46,19 @@ class Sums:
         for array in (self.y, self.integral, self._lost):
             array[:] = 0
 
-    def add(self, position: int, weights: np.ndarray, survival: np.ndarray) -> None:
-        """Add the first terms of the ring, times weights to y and times survival to the integral at one time."""
+    def add(self, position: int, weights: np.ndarray, survival: np.ndarray, begin: int = 0) -> None:
+        """Add terms of the ring, from `begin` on, times weights to y and times survival to the integral at one time."""
         if not (weights.any() or survival.any()):
             return
+        terms = self._flat[begin : begin + len(weights)]
         target = self.y[position].ravel(), self.integral[position].ravel(), self._lost[position].ravel()
-        _kernel(self._flat, _add_on_one_thread, _add)(self._flat, weights, survival, *target)
+        _kernel(self._flat, _add_on_one_thread, _add)(terms, weights, survival, *target)
 
-    def norms(self, count: int) -> np.ndarray:
-        """Return the norms of the first terms of the ring, in the norm of the evolution; shape (count,)."""
+    def norms(self, begin: int, end: int) -> np.ndarray:
+        """Return the norms of terms of the ring, in the norm of the evolution; shape (end - begin,)."""
         chunks = (self._flat.shape[1] + _CHUNK - 1) // _CHUNK
-        found = np.empty((chunks, count))
-        _kernel(self._flat, _norms_on_one_thread, _norms)(self._flat, self.backward, found)
+        found = np.empty((chunks, end - begin))
+        _kernel(self._flat, _norms_on_one_thread, _norms)(self._flat[begin:end], self.backward, found)
         return np.asarray(found.max(axis=0) if self.backward else found.sum(axis=0))
 
     def distance(self, a: int, b: int) -> float:

@@ -7,10 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from ctmc.certificate import rounding_floor
-from ctmc.evolution import Evolution
+from ctmc.evolution import Evolution, rounding_floor
 from ctmc.model.generator import Generator
-from ctmc.model.poisson_weights import PoissonWeights, poisson_weights, shifted_tail
+from ctmc.model.poisson_weights import PoissonWeights, coupled_tail, poisson_weights
 from ctmc.problem import AccumulatedReward, Transient
 from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
@@ -78,7 +77,7 @@ class Uniformization:
             off = self._powers(problem, trace, sums, rate, windows, y, settled)
             if off is None:
                 return Outcome(None, trace.status, trace.history)
-            error = error * float(np.exp(problem.growth * spans[-1])) + outside + off
+            error = error * problem.amplification(float(spans[-1])) + outside + off
             for place, position in enumerate(group):
                 here = sums.integral[place]
                 here /= rate
@@ -110,11 +109,12 @@ class Uniformization:
             for k in range(1, count):
                 step(problem, ring[k - 1], ring[k], 1 / rate)
             last = first + count - 1
+            made = count if first else count - 1  # products
             for place, window in enumerate(windows):
                 if first <= window.right:
                     sums.add(place, window.at(first, count), window.beyond(first, count))
             if last == steps:
-                self._tell(trace, problem, 2 * windows[-1].outside, count)
+                trace.finished(2 * windows[-1].outside, limit=self.max_iterations, iterations=made, stagnates=False)
                 return 0.0
             error = 2.0
             if problem.blocks == 1 and count > 2:
@@ -126,26 +126,21 @@ class Uniformization:
                     ring[0] = (ring[count - 1] + ring[count - 2]) / 2
                     for place, window in enumerate(windows):
                         sums.add(place, np.array([window.rest(last)]), np.array([window.rest_beyond(last)]))
-                    self._tell(trace, problem, error, count)
+                    trace.finished(error, limit=self.max_iterations, iterations=made, stagnates=False)
                     return error
             # the mass still to come bounds the error too, but not that of the integrals: it is only news
             ahead = 2 * float(tail[last - windows[-1].left]) if last >= windows[-1].left else 2.0
-            if self._tell(trace, problem, min(error, ahead), count):
+            news = max(min(error, ahead), 2 * problem.tolerance)  # only a limit or the user ends the sums early
+            if trace.finished(news, limit=self.max_iterations, iterations=made, stagnates=False):
                 return None
             first = last + 1
             step(problem, ring[count - 1], ring[0], 1 / rate)
-
-    def _tell(self, trace: Trace, problem: Evolution, error: float, count: int) -> bool:
-        """Tell the trace; only a limit or the user ends the sums early."""
-        above = max(error, 2 * problem.tolerance)
-        return trace.finished(above, limit=self.max_iterations, iterations=count, stagnates=False)
 
 
 def _windows(problem: Evolution, rate: float, spans: np.ndarray, share: float) -> tuple[list[PoissonWeights], float]:
     """Return the weights for each span of time, and a bound on what lies outside of all of them.
 
-    With couplings the k-th power may have the norm (1 + growth / rate)^k, which makes of a Poisson tail with mean q t one with
-    mean (q + growth) t, exp(growth t) times as large.
+    With couplings the k-th power may have the norm sum_{j < blocks} C(k, j) (growth / rate)^j.
     """
     tolerance = share
     while True:
@@ -153,7 +148,7 @@ def _windows(problem: Evolution, rate: float, spans: np.ndarray, share: float) -
         if problem.growth == 0:
             return windows, 2 * max(window.outside for window in windows)
         outside = max(
-            shifted_tail(window, rate * float(span), problem.growth * float(span))
+            coupled_tail(window, rate * float(span), problem.growth * float(span), problem.blocks)
             for window, span in zip(windows, spans, strict=True)
         )
         if outside <= share or tolerance < 1e-200:
