@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from ctmc.model.generator import Generator
+from ctmc.model.m_factors import MFactors, factorized
+from ctmc.model.memory import require_memory
+
+_EPSILON = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +31,9 @@ class Equation:
         The states of the equation; all where None.  With shift 0 every one of them leads out of the inside.
     tolerance : float
         Largest accepted defect.
+    scale : ndarray, shape (n,), optional
+        Of an equation with shift 0: positive on the inside; what the residual of each state is compared with, in place of its
+        right side, which may then be 0.
     """
 
     model: Generator
@@ -33,6 +41,9 @@ class Equation:
     shift: float = 0.0
     inside: np.ndarray | None = None
     tolerance: float = 1e-10
+    scale: np.ndarray | None = None
+    found: dict[str, Any] = field(default_factory=dict)
+    """What was found out about the left side; equations with the same inside share it."""
 
     def residual(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Return right - (shift I - Q) x on the inside, 0 on the others; shape (n,).  Makes one product."""
@@ -59,4 +70,33 @@ class Equation:
         if self.shift > 0:
             return float(np.abs(residual).max()) / (float(np.abs(self.right).max()) or 1.0)
         inside = slice(None) if self.inside is None else self.inside
-        return float((np.abs(residual[inside]) / self.right[inside]).max(initial=0.0))
+        scale = self.right if self.scale is None else self.scale
+        return float((np.abs(residual[inside]) / scale[inside]).max(initial=0.0))
+
+    def floor(self, x: np.ndarray) -> float:
+        """Return a bound on what rounding, of x and of the residual itself, may add to or hide in the defect; x >= 0, shift 0."""
+        inside = slice(None) if self.inside is None else self.inside
+        scale = (self.right if self.scale is None else self.scale)[inside]
+        # a residual is a sum of `terms` products of one sign, of which x_i q_i is taken away: both are at most 2 x_i q_i
+        terms = self.model.most_transitions_out()[inside] + 4
+        flows = self.model.exit_rates[inside] * x[inside] + self.right[inside]
+        return _EPSILON * float((terms * flows / scale).max(initial=0.0))
+
+    def factors(self) -> MFactors:
+        """Return the triangular factors of -Q on the inside, found once, without a subtraction; shift 0.
+
+        Raises
+        ------
+        ModelError
+            If a dense matrix of the inside does not fit the memory limit.
+        """
+        if "factors" not in self.found:
+            positions = np.arange(self.model.size) if self.inside is None else np.flatnonzero(self.inside)
+            n = len(positions)
+            require_memory("elimination, which works on a dense matrix,", 32 * n**2, states=n)
+            rows = self.model.to_scipy()[positions]
+            outside = np.ones(self.model.size)
+            outside[positions] = 0.0
+            self.found["factors"] = factorized(rows[:, positions].toarray(), rows @ outside)
+        found: MFactors = self.found["factors"]
+        return found
