@@ -89,7 +89,11 @@ class Proofs:
         return x
 
     def positive(self, equation: Equation) -> tuple[np.ndarray | None, float, float]:
-        """Solve an equation with positive right side; return x, and factors with low x <= exact <= high x state by state."""
+        """Solve an equation with positive right side; return x, and factors with low x <= exact <= high x state by state.
+
+        Where residuals are measured by another scale than the right side, exact - x is within that share of the answer to the
+        scale as the right side.
+        """
         x = self.solve(equation)
         if x is None:
             return None, math.nan, math.nan
@@ -103,6 +107,10 @@ class Proofs:
         if total < 1:
             low, high = 1 / (1 + total), 1 / (1 - total)
         accepted = equation.tolerance
+        good = defect <= max(accepted, floor) and total <= math.sqrt(accepted)
+        reason = f"the defect {defect:.2g} is within {accepted:g}."
+        if defect > accepted:
+            reason = f"the defect {defect:.2g} is within the rounding floor {floor:.2g}."
         if total > accepted and np.count_nonzero(x) <= SMALL:
             # rounding hides the residual of a stiff chain, but not the difference from an answer without subtractions
             factors = equation.factors()
@@ -111,15 +119,13 @@ class Proofs:
             closer = (1 - off) / float(ratio.max()), (1 + off) / float(ratio.min())
             if closer[1] - closer[0] < high - low:
                 low, high = closer
-                defect = total = max(high - 1, 1 - low)
-                floor = 2 * off
-        if total <= accepted:
-            self._say(defect, Status.CONVERGED, f"the defect {defect:.2g} is within {accepted:g}.")
-        elif defect <= max(accepted, 2 * floor) and total <= math.sqrt(accepted):
-            self._say(defect, Status.CONVERGED, f"the defect {defect:.2g} is within the rounding floor {2 * floor:.2g}.")
-        else:
+            error = max(high - 1, 1 - low)
+            if not good and error <= max(accepted, 2 * off):
+                good, defect = True, error
+                reason = f"no number differs by more than {error:.2g} of itself from elimination without subtraction."
+        if not good:
             reason = f"the defect {defect:.2g}, and rounding by up to {floor:.2g}, are not within {accepted:g}."
-            self._say(defect, Status.INACCURATE, reason)
+        self._say(defect, Status.CONVERGED if good else Status.INACCURATE, reason)
         return x, low, high
 
     def _say(self, defect: float, status: Status, reason: str) -> None:
@@ -217,7 +223,9 @@ def _moments(
     if moments == 1:
         return columns, relative, None
     spread = np.maximum(squared_differences(model, columns[0]), 1 / np.where(inside, model.exit_rates, 1.0))
-    equation = Equation(model, spread, inside=inside, tolerance=problem.tolerance, found=shared)
+    # a residual relative to the right side of the second moment proves as much of the variance as of that moment
+    scale = 2 * columns[0]
+    equation = Equation(model, spread, inside=inside, tolerance=problem.tolerance, scale=scale, found=shared)
     variance = proofs.positive(equation)[0]
     return columns, relative, np.full(n, np.nan) if variance is None else variance
 

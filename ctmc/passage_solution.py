@@ -212,7 +212,11 @@ class PassageSolution(Solution):
         return PhaseType(begin[inside], rates_between(problem.model, inside), into, min(atom, 1.0))
 
     def _summary(self) -> tuple[str, Rows]:
-        return super()._summary()
+        title, rows = super()._summary()
+        if self.error_bound is None or self.relative_error_bound is None:
+            return title, rows
+        bound = ("relative error bound", f"{np.max(self.relative_error_bound):.3g}")
+        return title, [bound if name == "error bound" else (name, value) for name, value in rows]
 
 
 def _plain(value: Any) -> Any:
