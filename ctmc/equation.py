@@ -16,7 +16,7 @@ _EPSILON = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True, eq=False)
 class Equation:
-    """The equation (shift I - Q) x = right on some of the states, with x = 0 on the others.
+    """The equation (shift I - Q) x = right on some of the states, with x = 0 on the others; or x (shift I - Q) = right.
 
     A solver for `DiscountedReward` or `FirstPassage` gets one and returns x as the value of its outcome.
 
@@ -34,6 +34,10 @@ class Equation:
     scale : ndarray, shape (n,), optional
         Of an equation with shift 0: positive on the inside; what the residual of each state is compared with, in place of its
         right side, which may then be 0.
+    forward : bool
+        The equation is x (-Q) = right, for a row x; shift 0, with a scale.
+    found : dict
+        What was found out about the left side; equations with the same inside share it.
     """
 
     model: Generator
@@ -42,12 +46,12 @@ class Equation:
     inside: np.ndarray | None = None
     tolerance: float = 1e-10
     scale: np.ndarray | None = None
+    forward: bool = False
     found: dict[str, Any] = field(default_factory=dict)
-    """What was found out about the left side; equations with the same inside share it."""
 
     def residual(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Return right - (shift I - Q) x on the inside, 0 on the others; shape (n,).  Makes one product."""
-        out = self.model.backward(x, out=out)
+        out = self.model.forward(x, out=out) if self.forward else self.model.backward(x, out=out)
         out += self.right
         out -= self.shift * x
         if self.inside is not None:
@@ -77,10 +81,13 @@ class Equation:
         """Return a bound on what rounding, of x and of the residual itself, may add to or hide in the defect; x >= 0, shift 0."""
         inside = slice(None) if self.inside is None else self.inside
         scale = (self.right if self.scale is None else self.scale)[inside]
+        return float((self.rounding(x)[inside] / scale).max(initial=0.0))
+
+    def rounding(self, x: np.ndarray) -> np.ndarray:
+        """Return a bound on what rounding, of x and of the residual itself, adds to the residual of each state; x >= 0, shift 0."""
         # a residual is a sum of `terms` products of one sign, of which x_i q_i is taken away: both are at most 2 x_i q_i
-        terms = self.model.most_transitions_out()[inside] + 4
-        flows = self.model.exit_rates[inside] * x[inside] + self.right[inside]
-        return _EPSILON * float((terms * flows / scale).max(initial=0.0))
+        terms = self.model.most_transitions_in() if self.forward else self.model.most_transitions_out()
+        return np.asarray(_EPSILON * (terms + 4) * (self.model.exit_rates * x + self.right))
 
     def factors(self) -> MFactors:
         """Return the triangular factors of -Q on the inside, found once, without a subtraction; shift 0.

@@ -187,8 +187,10 @@ def answer_passage(problem: FirstPassage, run: Run) -> tuple[Outcome, Certificat
         answer = PassageAnswer(zeros, zeros, none, none, reach, reach_bound, zeros)
         return proofs.outcome(), proofs.certificate("the passage begins in the target."), answer
     columns, relative, variance = _moments(problem, found.certain, proofs)
-    return proofs.outcome(), proofs.certificate("no state leads to the target."), _assembled(
-        columns, relative, variance, sure, begin, (reach, reach_bound)
+    return (
+        proofs.outcome(),
+        proofs.certificate("no state leads to the target."),
+        _assembled(columns, relative, variance, sure, begin, (reach, reach_bound)),
     )
 
 
@@ -245,9 +247,7 @@ def squared_differences(model: Generator, x: np.ndarray) -> np.ndarray:
     return found
 
 
-def _reach(
-    found: Fates, begin: np.ndarray | None, problem: FirstPassage, proofs: Proofs
-) -> tuple[Any, float]:
+def _reach(found: Fates, begin: np.ndarray | None, problem: FirstPassage, proofs: Proofs) -> tuple[Any, float]:
     """Return the probability that the target is reached, a number or shape (n,), and a bound on its error."""
     sure = (found.certain | found.target).astype(np.float64)
     if begin is None:
@@ -283,9 +283,7 @@ def chances(model: Generator, found: Fates, tolerance: float, proofs: Proofs) ->
     if time is None:
         return np.where(inside, np.nan, chance), np.where(inside, 1.0, 0.0)
     longest = float(time.max()) * (high if math.isfinite(high) else 1.0)
-    equation = Equation(
-        model, into, inside=inside, tolerance=min(tolerance / longest, 0.1), scale=ones, found=shared
-    )
+    equation = Equation(model, into, inside=inside, tolerance=min(tolerance / longest, 0.1), scale=ones, found=shared)
     h = proofs.solve(equation)
     if h is None:
         return np.where(inside, np.nan, chance), np.where(inside, 1.0, 0.0)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from ctmc.errors import ModelError
 from ctmc.model.generator import Generator
@@ -60,7 +61,7 @@ class PassageSolution(Solution):
         return _plain(self.value[0])
 
     @property
-    def variance(self) -> Any:  # type: ignore[override]
+    def variance(self) -> Any:
         """The variance of the time, in the shape of `mean`; a sum of terms >= 0, so small ones are right, too.
 
         Raises
@@ -130,9 +131,7 @@ class PassageSolution(Solution):
             state as the start, and `error_bound`.
         """
         problem = self._passage
-        question = Transient(
-            self._stopped, problem.initial, times, max(problem.tolerance, _FLOOR), reward="reached"
-        )
+        question = Transient(self._stopped, problem.initial, times, max(problem.tolerance, _FLOOR), reward="reached")
         assert self.solve is not None
         return self.solve(question)
 
@@ -180,7 +179,9 @@ class PassageSolution(Solution):
         problem = self._passage
         initial = problem.initial
         if initial is None:
-            raise ModelError("initial is None, every state; densities and quantiles need an initial state or distribution.")
+            raise ModelError(
+                "initial is None, every state; densities and quantiles need an initial state or distribution."
+            )
         begin = initial.dense(problem.model.size)
         law: PassageLaw = self._kept("law", lambda: PassageLaw(self._stopped, begin, self._fates))
         return law
@@ -195,7 +196,9 @@ class PassageSolution(Solution):
         """
         problem = self._passage
         if problem.initial is None:
-            raise ModelError("initial is None, every state; a phase-type distribution needs an initial state or distribution.")
+            raise ModelError(
+                "initial is None, every state; a phase-type distribution needs an initial state or distribution."
+            )
         found, begin = self._fates, problem.initial.dense(problem.model.size)
         if begin[found.possible | found.never].any():
             raise ModelError(
@@ -206,7 +209,7 @@ class PassageSolution(Solution):
         if count > PHASES:
             raise ModelError(f"the passage has {count:,} states; allowed are {PHASES:,} for a phase-type distribution.")
         if not count:
-            return PhaseType([0.0], [[0.0]], [1.0], 1.0)
+            return PhaseType(np.zeros(1), csr_array((1, 1)), np.ones(1), 1.0)
         into = problem.model.backward(found.target.astype(np.float64))[inside]
         atom = math.fsum(begin[found.target])
         return PhaseType(begin[inside], rates_between(problem.model, inside), into, min(atom, 1.0))

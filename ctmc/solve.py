@@ -13,8 +13,8 @@ import numpy as np
 
 from ctmc import certificate, registry, strict
 from ctmc.certificate import Certificate
-from ctmc.errors import CTMCError, ModelError, ReducibleError, SolveError, UnstableError, printable, unknown_name
 from ctmc.equation import Equation
+from ctmc.errors import CTMCError, ModelError, ReducibleError, SolveError, UnstableError, printable, unknown_name
 from ctmc.evolution import Evolution
 from ctmc.model.generator import Generator, ProductCounter
 from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution

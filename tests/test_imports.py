@@ -23,7 +23,7 @@ ROOMS = (
     "registry",
     *("storage", "interchange"),
     "passage_solution",
-    *("solve", "contract"),
+    *("solve", "reach", "quasi_stationary", "contract"),
     "study",
     "cli",
     "__main__",

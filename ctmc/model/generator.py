@@ -361,6 +361,12 @@ class Generator(Summarised):
             return np.broadcast_to(2 * len(self.transitions.sides), self.size)
         return np.bincount(self.transitions.sources, minlength=self.size)
 
+    def most_transitions_in(self) -> np.ndarray:
+        """Return the number of transitions into each state, shape (n,); for a lattice the most that there can be."""
+        if isinstance(self.transitions, LatticeTransitions):
+            return np.broadcast_to(2 * len(self.transitions.sides), self.size)
+        return np.asarray(np.diff(self.transitions.indptr))
+
     @property
     def representation(self) -> str:
         """The stored form: 'float64 CSR', 'value-coded CSR' or 'lattice'."""

@@ -116,9 +116,7 @@ def _weigh_chunk(flow: Any, pi: Any, exit_rates: Any, sums: Any) -> None:
 
 
 @compiled
-def add_squared_differences(
-    begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, x: Any, out: Any
-) -> None:
+def add_squared_differences(begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, x: Any, out: Any) -> None:
     """Add rate(i, j) (x_j - x_i)^2 to out[i], for each transition into a state j of a slab.  Moves 12 bytes an entry."""
     for row in range(np.uint64(indptr.size - 1)):
         value = x[np.uint64(begin) + row]

@@ -38,5 +38,6 @@ class AbsorptionElimination:
         """Return x, 0 outside."""
         inside = slice(None) if problem.inside is None else problem.inside
         x = np.zeros(problem.model.size)
-        x[inside] = problem.factors().solve(problem.right[inside])
+        factors = problem.factors()
+        x[inside] = (factors.solve_left if problem.forward else factors.solve)(problem.right[inside])
         return Outcome(x)

@@ -66,6 +66,8 @@ class AbsorptionKrylov:
         chain = problem.model
         inside = np.ones(chain.size, dtype=bool) if problem.inside is None else problem.inside
         rates = rates_between(chain, inside)
+        if problem.forward:
+            rates = csr_array(rates.T)
         count = rates.shape[0]
         exits, right = chain.exit_rates[inside], problem.right[inside]
         scale = right if problem.scale is None else problem.scale[inside]
