@@ -25,6 +25,9 @@ __version__ = "0.1.0"
 _WHERE = {
     "build": "ctmc.registry",
     "solve": "ctmc.solve",
+    "reach_probability": "ctmc.reach",
+    "expected_time_before": "ctmc.reach",
+    "quasi_stationary": "ctmc.quasi_stationary",
     "save": "ctmc.storage",
     "load": "ctmc.storage",
     "Stationary": "ctmc.problem",
@@ -116,6 +119,8 @@ if TYPE_CHECKING:
     from ctmc.model.reward import Reward
     from ctmc.model.structure import structure
     from ctmc.problem import AccumulatedReward, DiscountedReward, FirstPassage, Stationary, Transient
+    from ctmc.quasi_stationary import quasi_stationary
+    from ctmc.reach import expected_time_before, reach_probability
     from ctmc.registry import build
     from ctmc.solution import Outcome, Solution, Status
     from ctmc.solve import solve

@@ -21,7 +21,9 @@ from ctmc.model.generator import Generator, ProductCounter
 from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
 from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.over_time import answer_over_time
-from ctmc.problem import AccumulatedReward, DiscountedReward, Problem, Stationary, Transient
+from ctmc.passage import PassageAnswer, answer_passage
+from ctmc.passage_solution import PassageSolution
+from ctmc.problem import AccumulatedReward, DiscountedReward, FirstPassage, Problem, Stationary, Transient
 from ctmc.solution import HISTORY, Answer, Outcome, Solution, Status, joined_histories, value_arrays
 from ctmc.solver import Solver
 from ctmc.trace import Monitor, Trace, check_time_limit, checked_start
@@ -41,10 +43,12 @@ def default_solver(problem: Problem) -> str:
 
     Stationary: `gth` up to 3000 states (it cannot be inaccurate), `bicgstab` above, `logarithmic_reduction` for a QBD,
     `level_dependent` for one whose blocks depend on the level.  Transient and accumulated rewards: `uniformization`.  Discounted
-    rewards: `resolvent_krylov`.
+    rewards: `resolvent_krylov`.  First passage: `absorption_elimination` up to 3000 states, `absorption_krylov` above.
     """
     if isinstance(problem, DiscountedReward):
         return "resolvent_krylov"
+    if isinstance(problem, FirstPassage):
+        return "absorption_elimination" if problem.model.size <= SMALL else "absorption_krylov"
     if not isinstance(problem, Stationary):
         return "uniformization"
     if isinstance(problem.model, QBD):
@@ -61,6 +65,9 @@ def next_method(problem: Problem, name: str) -> str:
         order += ["bicgstab", "gmres", "gauss_seidel", "sparse_lu"]
     elif isinstance(problem, DiscountedReward):
         order = ["resolvent_krylov", "resolvent_lu", "value_iteration"]
+    elif isinstance(problem, FirstPassage):
+        order = ["absorption_elimination"] if problem.model.size <= SMALL else []
+        order += ["absorption_krylov"]
     else:
         order = [default_solver(problem)]
     return next((other for other in order if other != name), "")
@@ -165,6 +172,8 @@ def solve(
             outcome, proof, answer = answer_over_time(view, run_over_time)
         elif isinstance(view, DiscountedReward):
             outcome, proof, answer = answer_discounted(view, run_equation)
+        elif isinstance(view, FirstPassage):
+            outcome, proof, answer = answer_passage(view, run_equation)
         elif isinstance(view, Stationary) and isinstance(view.model, Generator):
             outcome = _by_classes(view, chosen, trace_for, first)
         else:
@@ -179,7 +188,7 @@ def solve(
     except Exception as error:  # a solver is a plug-in: whatever it does, the user gets one sentence
         failure = error
         outcome = Outcome(None, Status.BREAKDOWN)
-        answer = Answer(_nothing(problem))
+        answer = PassageAnswer(_nothing(problem)) if isinstance(problem, FirstPassage) else Answer(_nothing(problem))
         proof = Certificate(math.nan, Status.BREAKDOWN, f"{type(error).__name__}: {printable(error)}.")
     solution = _conclude(problem, chosen, outcome, proof, answer, counter.products, time.perf_counter() - begin)
     if strictly and solution.converged:
@@ -232,20 +241,29 @@ def _conclude(
             array.flags.writeable = False
     history = np.empty(0, HISTORY) if outcome.history is None else outcome.history
     history.flags.writeable = False
-    return Solution(
-        problem=problem,
-        value=answer.value,
-        status=status,
-        reason=proof.reason,
-        defect=proof.defect,
-        history=history,
-        seconds=seconds,
-        products=products,
-        solver=repr(solver) if outcome.solver is None else outcome.solver,
-        error_bound=answer.error_bound if proof.error_bound is not None else None,
-        variances=answer.variance,
-        variance_bounds=answer.variance_bound,
-    )
+    fields: dict[str, Any] = {
+        "problem": problem,
+        "value": answer.value,
+        "status": status,
+        "reason": proof.reason,
+        "defect": proof.defect,
+        "history": history,
+        "seconds": seconds,
+        "products": products,
+        "solver": repr(solver) if outcome.solver is None else outcome.solver,
+        "error_bound": answer.error_bound if proof.error_bound is not None else None,
+        "variances": answer.variance,
+        "variance_bounds": answer.variance_bound,
+    }
+    if isinstance(answer, PassageAnswer):
+        return PassageSolution(
+            **fields,
+            reach_probability=answer.reach,
+            reach_error_bound=answer.reach_bound,
+            relative_error_bound=answer.relative_bounds,
+            solve=solve,
+        )
+    return Solution(**fields)
 
 
 def _counting(problem: Problem, counter: ProductCounter) -> Any:
@@ -289,7 +307,11 @@ def _nothing(problem: Problem) -> Any:
         )
     if isinstance(model, LevelDependentQBD):
         return LevelDistribution((np.full(1, math.nan),))
-    shape = (len(problem.times), model.size) if isinstance(problem, Transient) else (model.size,)
+    shape: tuple[int, ...] = (model.size,)
+    if isinstance(problem, Transient):
+        shape = (len(problem.times), model.size)
+    elif isinstance(problem, FirstPassage):
+        shape = (problem.moments, model.size) if problem.initial is None else (problem.moments,)
     return np.full(shape, math.nan)
 
 

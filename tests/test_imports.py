@@ -19,10 +19,11 @@ ROOMS = (
     *("errors", "threads"),
     "model",
     *("problem", "evolution", "equation", "solution"),
-    *("trace", "solver", "certificate", "witness", "over_time", "discounted", "interval", "strict"),
+    *("trace", "solver", "certificate", "witness", "over_time", "discounted", "passage", "interval", "strict"),
     "registry",
     *("storage", "interchange"),
-    *("solve", "contract"),
+    "passage_solution",
+    *("solve", "reach", "quasi_stationary", "contract"),
     "study",
     "cli",
     "__main__",
@@ -33,6 +34,7 @@ MODEL = (
     *(
         "poisson_weights",
         "m_matrix",
+        "m_factors",
         "elimination",
         "phase_type",
         "generator",
@@ -41,7 +43,7 @@ MODEL = (
         "qbd",
         "level_dependent",
     ),
-    *("absorption", "exchange", "lumpability", "period", "decay", "structure"),
+    *("absorption", "exchange", "lumpability", "period", "decay", "structure", "stopped", "passage_law"),
 )
 FRONT = ("study", "cli", "__main__")
 """Rooms that may take names from `ctmc` itself, which knows everything."""

@@ -89,6 +89,41 @@ def classes(model: Generator) -> Classes:
 _PASSES = 64
 
 
+def leading_to(model: Generator, ends: np.ndarray, within: np.ndarray) -> np.ndarray:
+    """Return which states, of those within some, lead to the ends along states within alone; the ends included; shape (n,).
+
+    Parameters
+    ----------
+    model : Generator
+    ends, within : ndarray of bool, shape (n,)
+
+    Examples
+    --------
+    >>> from ctmc.model.generator import Generator
+    >>> chain = Generator.from_matrix([[0, 1.0, 0], [0, 0, 1.0], [0, 0, 0]])     # 0 -> 1 -> 2
+    >>> leading_to(chain, np.array([False, False, True]), np.array([True, False, True])).tolist()
+    [False, False, True]
+    """
+    seen = ends.copy()
+    for number in range(_PASSES):
+        before = np.count_nonzero(seen)
+        for slab in model.row_slabs(reverse=number % 2 == 1):
+            products.spread_back_within(*slab, number % 2 == 1, within, seen)
+        if np.count_nonzero(seen) == before and number:
+            return seen
+    n = model.size
+    into = np.repeat(np.arange(n), np.diff(model.indptr))
+    allowed = within[model.sources]
+    found = np.flatnonzero(seen)
+    # one more state leads, against the arrows, to all that are seen
+    rows = np.concatenate([into[allowed], np.full(len(found), n)])
+    columns = np.concatenate([model.sources[allowed], found])
+    against = csr_array((np.ones(len(rows), dtype=np.int8), (rows, columns)), shape=(n + 1, n + 1))
+    order = csgraph.breadth_first_order(against, n, return_predecessors=False)
+    seen[order[order < n]] = True
+    return seen
+
+
 def reachable(model: Generator, positions: np.ndarray, *, backward: bool = False) -> np.ndarray:
     """Return which states are reached from some states, or lead to them if backward, these included; shape (n,).
 
