@@ -375,6 +375,22 @@ def column_lengths(problem: Any) -> list[int | None]:
     return found
 
 
+def column_names(problem: Any) -> list[str]:
+    """Return the names of the columns of an answer: a vector of rewards has one for each component.
+
+    Examples
+    --------
+    >>> import ctmc
+    >>> queue = ctmc.build("birth_death", births=[1.0], deaths=[1.0])
+    >>> column_names(ctmc.Transient(queue, (0,), [1.0], reward="jobs"))
+    ['jobs']
+    """
+    found: list[str] = []
+    for name, length in zip(problem.reward, column_lengths(problem), strict=True):
+        found += [name] if length is None else [f"{name}[{k}]" for k in range(length)]
+    return found
+
+
 def is_single(problem: Any) -> bool:
     """Return whether one reward that is a number was asked for, so that the answer has no axis of rewards."""
     return column_lengths(problem) == [None]

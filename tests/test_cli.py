@@ -443,7 +443,7 @@ BAD = [
     (["solve", "queue.h5", "--problem", "transient", "--times", "2,1"], "ascending"),
     (["solve", "queue.h5", "--problem", "transient", "--times", "1", "--initial", "7"], "(7,)"),
     (["solve", "queue.h5", "--initial", "x"], "--initial is 'x'"),
-    (["solve", "queue.h5", "--times", "1"], "only --problem transient has times"),
+    (["solve", "queue.h5", "--times", "1"], "only --problem transient and --problem accumulated-reward have it"),
     (["solve", "queue.h5", "--tolerance", "2"], "tolerance is 2.0"),
     (["solve", "queue.h5", "--tolerance", "nan"], "tolerance is nan"),
     (["solve", "queue.h5", "--time-limit", "0"], "time_limit is 0.0"),

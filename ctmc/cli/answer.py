@@ -8,7 +8,14 @@ from shlex import quote
 from typing import Any
 
 from ctmc.cli.output import Output, error_object
-from ctmc.cli.question import Question, check_certificate, check_rewards, settings_of, start_vector
+from ctmc.cli.question import (
+    Question,
+    check_certificate,
+    check_extras,
+    check_rewards,
+    settings_of,
+    start_vector,
+)
 from ctmc.errors import CTMCError
 
 
@@ -23,6 +30,7 @@ def answer(question: Question, output: Output) -> int:
     for text in question.conditions:
         check_measure(text)
     settings = settings_of(question)
+    check_extras(question)
     model = load(question.file)
     problem = registry.problem_class(question.problem)(model, **settings)
     name = question.solver or default_solver(problem)
@@ -31,7 +39,8 @@ def answer(question: Question, output: Output) -> int:
         solver = dataclasses.replace(solver, **question.options)  # type: ignore[type-var]
     shown = registry.solver_name(solver)
     registry.check_takes(solver, problem)
-    check_rewards(model, question.rewards)
+    if question.problem == "stationary":
+        check_rewards(model, question.rewards)
     check_certificate(question.certify, problem, question.rewards)
     start = None if question.start is None else start_vector(question.start, model, output)
     if not (output.json or output.csv):
@@ -66,12 +75,17 @@ def answer(question: Question, output: Output) -> int:
 
 def _conclude(question: Question, solution: Any, output: Output) -> int:
     """Store, show, and return the exit code."""
+    import numpy as np
+
     from ctmc.cli.models import solution_facts
+    from ctmc.cli.numbers import csv_table, found_numbers, plain_numbers, tables
     from ctmc.solve import failure_message
     from ctmc.strict import width_notes
+    from ctmc.study.numbers import keeps_numbers
 
     facts = solution_facts(solution, default=question.solver is None)
-    measures = _measures(question, solution) if solution.converged else {}
+    counted = keeps_numbers(solution.problem)
+    measures = _measures(question, solution) if solution.converged and not counted else {}
     saved, save_error = _save(question, solution)
     code = 0 if solution.converged else 1
     errors = []
@@ -80,6 +94,14 @@ def _conclude(question: Question, solution: Any, output: Output) -> int:
     if save_error is not None:
         errors.append((type(save_error).__name__, str(save_error)))
         code = code or 2
+    found, picture = None, None
+    if solution.converged:
+        try:
+            found = found_numbers(question, solution) if counted else None
+            picture = _picture(question, solution)
+        except CTMCError as error:
+            errors.append((type(error).__name__, str(error)))
+            code = code or 2
     if output.interrupts.stopped():
         code = output.interrupts.exit_code
     if output.json:
@@ -87,8 +109,9 @@ def _conclude(question: Question, solution: Any, output: Output) -> int:
             "file": question.file,
             "model_hash": solution.model_hash,
             **facts,
-            "measures": measures,
+            **({"measures": measures} if found is None else plain_numbers(found)),
             "saved": saved,
+            **({"plot": picture} if question.plot is not None else {}),
         }
         if question.certify == "strict":
             document["intervals"] = {
@@ -98,23 +121,37 @@ def _conclude(question: Question, solution: Any, output: Output) -> int:
             document["error"] = error_object(*errors[0], code)
         output.document(document)
     elif output.csv:
-        _show_table(question, solution, measures, output)
+        if found is None:
+            _show_table(question, solution, measures, output)
+        else:
+            output.table(*csv_table(found))
     else:
         _show(solution, facts, measures, saved, output)
+        for table in tables(found) if found is not None else ():
+            output.write()
+            output.table(*table, aligned=True)
+        if found is not None and np.isinf(solution.value).any():
+            output.write()
+            output.write(f"Infinite: {solution.reason}")
+    if picture is not None:
+        output.news(f"Plot: {picture}")
     for note in width_notes(solution.intervals):
         output.news(f"Note: {note}")
     for kind, message in errors:
         output.problem(kind, message, code)
-    if saved is not None and not solution.converged:
+    if saved is not None and not solution.converged and question.problem == "stationary":
         given = question.solver or facts["solver"]
         output.news(f"Go on with: ctmc solve {quote(question.file)} --solver {quote(given)} --start {quote(saved)}")
     return code
 
 
 def _show(solution: Any, facts: dict[str, Any], measures: dict[str, Any], saved: str | None, output: Output) -> None:
-    bound = [("error bound", f"{solution.error_bound:.3g}")] if solution.error_bound is not None else []
+    bound = [("error bound", f"{facts['error_bound']:.3g}")] if facts["error_bound"] is not None else []
+    names = [name for name in ("initial", "target", "avoid", "discount", "moments") if name in facts]
     output.facts(
         [
+            *((name, facts[name]) for name in names),
+            *([("times", _shown_times(facts["times"]))] if "times" in facts else []),
             ("status", facts["status"]),
             ("defect", f"{solution.defect:.3g} (tolerance {facts['tolerance']:g})"),
             *bound,
@@ -143,6 +180,12 @@ def _show(solution: Any, facts: dict[str, Any], measures: dict[str, Any], saved:
     else:
         rows = [[time, *column.values()] for time, column in zip(facts["times"], columns, strict=True)]
         output.table(["time", *columns[0]], rows)
+
+
+def _shown_times(times: list[float]) -> str:
+    if len(times) <= 6:
+        return ", ".join(f"{time:.10g}" for time in times)
+    return f"{len(times):,} from {times[0]:.10g} to {times[-1]:.10g}"
 
 
 def _with_intervals(solution: Any, measures: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
@@ -189,15 +232,24 @@ def _measures(question: Question, solution: Any) -> dict[str, Any]:
     return {**solution.measures(), **asked}
 
 
+def _picture(question: Question, solution: Any) -> str | None:
+    """Draw the answer where --plot asks for it."""
+    if question.plot is None:
+        return None
+    from ctmc.cli.question import parse_quantiles
+    from ctmc.study.pictures import draw_answer
+
+    quantiles = (0.5, 0.95) if question.quantiles is None else tuple(parse_quantiles(question.quantiles))
+    draw_answer(solution, Path(question.plot), quantiles=quantiles)
+    return question.plot
+
+
 def _save(question: Question, solution: Any) -> tuple[str | None, CTMCError | None]:
     """Store the solution beside the model; an answer that is not certified never replaces one that is."""
-    import numpy as np
-
     from ctmc import registry
-    from ctmc.solution import value_arrays
-    from ctmc.storage import save_solution
+    from ctmc.storage import can_be_saved, save_solution
 
-    if not question.save or not all(np.isfinite(array).all() for array in value_arrays(solution.value)):
+    if not question.save or not can_be_saved(solution):
         return None, None
     problem = registry.snake_case(type(solution.problem).__name__)
     name = f"{problem}-{registry.snake_case(solution.solver.partition('(')[0])}"

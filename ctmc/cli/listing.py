@@ -113,6 +113,9 @@ def _problems() -> list[dict[str, Any]]:
     defaults = {
         "stationary": "gth up to 3000 states, bicgstab above; logarithmic_reduction for a QBD, level_dependent where its blocks depend on the level",
         "transient": "uniformization",
+        "accumulated-reward": "uniformization",
+        "discounted-reward": "resolvent_krylov",
+        "first-passage": "absorption_elimination up to 3000 states, absorption_krylov above",
     }
     return [
         {"name": name, "default_solver": defaults.get(name, ""), "description": read_docstring(kind).summary}

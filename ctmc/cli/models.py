@@ -48,7 +48,7 @@ def model_facts(model: Any) -> dict[str, Any]:
 def solution_facts(solution: Any, default: bool) -> dict[str, Any]:
     """Return how an answer was reached and how good it is, with plain values."""
     from ctmc import registry
-    from ctmc.problem import Transient
+    from ctmc.study.numbers import settings_facts
 
     problem = solution.problem
     return {
@@ -60,9 +60,16 @@ def solution_facts(solution: Any, default: bool) -> dict[str, Any]:
         "reason": solution.reason,
         "defect": solution.defect,
         "tolerance": problem.tolerance,
-        "error_bound": solution.error_bound,
+        "error_bound": _largest(solution.error_bound),
         "iterations": solution.iterations,
         "products": solution.products,
         "seconds": solution.seconds,
-        **({"times": problem.times.tolist()} if isinstance(problem, Transient) else {}),
+        **settings_facts(problem),
     }
+
+
+def _largest(bound: Any) -> float | None:
+    """Return the largest of some bounds."""
+    import numpy as np
+
+    return None if bound is None else float(np.max(bound))

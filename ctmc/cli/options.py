@@ -116,7 +116,7 @@ def solver_names() -> list[str]:
     return registry.solver_names()
 
 
-PROBLEM_NAMES = ("stationary", "transient")
+PROBLEM_NAMES = ("stationary", "transient", "accumulated-reward", "discounted-reward", "first-passage")
 """As in `ctmc.problem.PROBLEMS`, which is too slow to import for --help; a test compares them."""
 CERTIFICATE_NAMES = ("defect", "strict")
 """As in `ctmc.solve.CERTIFICATES`; a test compares them."""

@@ -81,8 +81,8 @@ class Output:
         for name, value in rows:
             sys.stdout.write(f"{printable(name):<{width}}  {printable(display(value))}".rstrip() + "\n")
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Write a table, as CSV if --csv was given.
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, aligned: bool = False) -> None:
+        """Write a table, as CSV if --csv was given; `aligned`: the numbers of a column have the same number of decimals.
 
         On a terminal that is too narrow the columns go into several tables below each other, each with the number of the
         row; elsewhere lines are as long as they must be.
@@ -91,7 +91,7 @@ class Output:
             writer = csv.writer(sys.stdout, lineterminator="\n")
             writer.writerows([list(map(csv_cell, row)) for row in (columns, *rows)])
             return
-        print_table(columns, rows)
+        print_table(columns, rows, aligned=aligned)
 
 
 def error_object(kind: str, message: str, code: int) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def display(value: Any) -> str:
     return str(value)
 
 
-_SHORT = {"defect": ".2e", "seconds": ".3f", "width": ".2e"}
+_SHORT = {"defect": ".2e", "seconds": ".3f", "width": ".2e", "+-": ".1e"}
 """Columns that need fewer digits."""
 
 
@@ -174,7 +174,22 @@ def _cell(column: str, value: Any) -> str:
     return printable(display(value))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def aligned_numbers(values: Sequence[float]) -> list[str]:
+    """Return numbers with the same number of decimals, ten significant digits for the largest, less common zeros at the end.
+
+    Examples
+    --------
+    >>> aligned_numbers([0.5, 12.25]), aligned_numbers([1 / 3, math.inf])
+    (['0.50', '12.25'], ['0.3333333333', 'inf'])
+    """
+    largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+    decimals = min(max(9 - math.floor(math.log10(largest)), 0), 12) if largest else 0
+    while decimals and all(float(f"{value:.{decimals - 1}f}") == float(f"{value:.{decimals}f}") for value in values):
+        decimals -= 1
+    return [f"{value:.{decimals}f}" for value in values]
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, aligned: bool = False) -> None:
     """Write a table with rich; nothing in it is taken for markup."""
     from rich import box
     from rich.cells import cell_len
@@ -183,6 +198,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     from rich.text import Text
 
     cells = [[_cell(column, value) for column, value in zip(columns, row, strict=True)] for row in rows]
+    for k, column in enumerate(columns) if aligned else ():
+        numbers = [row[k] for row in rows]
+        if column not in (*_SHORT, "value") and all(isinstance(number, float) for number in numbers):
+            for row, text in zip(cells, aligned_numbers(numbers), strict=True):
+                row[k] = text
     numeric = [
         any(isinstance(row[k], int | float) for row in rows) and not any(isinstance(row[k], str) for row in rows)
         for k in range(len(columns))

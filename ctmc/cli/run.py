@@ -140,7 +140,7 @@ def _plots(study: Any, result: Any, out: Output) -> list[str | None]:
         why = "" if lines else f"no certified answer has numbers for {plot.x!r} and {plot.y!r}."
         try:
             if lines:
-                draw_lines(lines, plot.x, plot.y, plot.title, path)
+                draw_lines({"": lines}, plot.x, plot.y, plot.title, path)
         except ImportError:
             why = "it needs matplotlib, python -m pip install 'ctmc-lab[plots]'."
         except CTMCError as error:

@@ -38,6 +38,13 @@ def _solve(
     time_limit: float | None,
     probability: tuple[str, ...],
     reward: tuple[str, ...],
+    moments: int | None,
+    discount: float | None,
+    target: str | None,
+    avoid: str | None,
+    cdf_times: str | None,
+    quantile: str | None,
+    plot: str | None,
     certify: str,
     no_save: bool,
     threads: int | None,
@@ -50,7 +57,7 @@ def _solve(
     output = output_of(click.get_current_context())
     question = Question(
         file, solver, given_values(values), tolerance, problem, initial, times, start, time_limit, probability, reward,
-        not no_save, certify,
+        not no_save, certify, moments, discount, target, avoid, cdf_times, quantile, plot,
     )  # fmt: skip
     with limits(threads, memory_limit, allow_code):
         return answer(question, output)
@@ -133,15 +140,30 @@ command = SolveCommand(
         click.Option(["--problem"], default="stationary", metavar="|".join(PROBLEM_NAMES), show_default=True,
                      shell_complete=names_starting(lambda: PROBLEM_NAMES), help="The question."),
         click.Option(["--tolerance"], type=float, metavar="FLOAT",
-                     help="Largest accepted defect; default 1e-12 (stationary), 1e-10 (transient)."),
-        click.Option(["--initial"], metavar="STATE", help="State at the start, such as 0,0,0; default: the model's own."),
-        click.Option(["--times"], metavar="TIMES", help="Of a transient problem: 0.5,2 or begin:end:step such as 0:50:1."),
+                     help="Largest accepted defect; default 1e-12 (stationary), 1e-10 (the others)."),
+        click.Option(["--initial"], metavar="STATE",
+                     help="State at the start, such as 0,0,0, or several with probabilities, '0,0,0:0.5;1,0,0:0.5'; default: the "
+                     "model's own for distributions, every state for rewards and passage times."),
+        click.Option(["--times"], metavar="TIMES", help="Of transient and accumulated-reward: 0.5,2 or begin:end:step."),
+        click.Option(["--reward"], multiple=True, metavar="NAME",
+                     help="A reward, such as jobs or queue_length[1]: its expectation; with a transient problem distributions "
+                     "are not kept then; may be repeated."),
+        click.Option(["--moments"], type=int, metavar="INT",
+                     help="Of accumulated-reward, discounted-reward (default 1) and first-passage (default 2): how many; 2 and "
+                     "more give variances."),
+        click.Option(["--discount"], type=float, metavar="RATE", help="Of discounted-reward: rate of discounting, > 0."),
+        click.Option(["--target"], metavar="CONDITION",
+                     help="Of first-passage: what is waited for, a condition such as 'jobs >= 10' or a label."),
+        click.Option(["--avoid"], metavar="CONDITION", help="Of first-passage: what must not happen before."),
+        click.Option(["--cdf-times"], metavar="TIMES", help="Of first-passage: show P{T <= t} at these times."),
+        click.Option(["--quantile"], metavar="P,..", help="Of first-passage: show quantiles, such as 0.5,0.95."),
+        click.Option(["--plot"], type=file_type(), metavar="FILE",
+                     help="Draw the answer: .png, .svg or .pdf; not for stationary problems."),
         click.Option(["--start"], type=file_type(), metavar="SOLUTION",
                      help="Begin with a stored solution, for instance of a solve that was interrupted."),
         click.Option(["--time-limit"], type=float, metavar="SECONDS", help="Stop after this time."),
         click.Option(["--probability"], multiple=True, metavar="CONDITION",
                      help="Add the probability of a condition such as 'jobs >= 10'; may be repeated."),
-        click.Option(["--reward"], multiple=True, metavar="NAME", help="Add the expectation of a reward; may be repeated."),
         click.Option(["--certify"], default="defect", metavar="|".join(CERTIFICATE_NAMES), show_default=True,
                      shell_complete=names_starting(lambda: CERTIFICATE_NAMES),
                      help="'strict' also proves intervals: for each --reward if given, else for what the measures need."),
@@ -155,5 +177,12 @@ command = SolveCommand(
     "'ctmc solve --solver gmres --help' lists them.  Nothing is retried: if the answer is not certified the exit code is 1 "
     "and the message names the method to try next.  Ctrl-C stops at the next step and stores what was reached; --start "
     "goes on from there.\n\n"
-    "Measures are shown for certified answers only.",
+    "Measures are shown for certified answers only, with bounds on their errors (+-) where these are proven.\n\n\b\n"
+    "Examples\n"
+    "  ctmc solve model.h5\n"
+    "  ctmc solve model.h5 --probability 'jobs >= 10'\n"
+    "  ctmc solve model.h5 --problem transient --initial 0,0,0 --times 0:50:1 --reward queue_length --plot course.png\n"
+    "  ctmc solve model.h5 --problem accumulated-reward --initial 0,0,0 --times 2 --reward imbalance --moments 2\n"
+    "  ctmc solve model.h5 --problem discounted-reward --discount 0.5 --reward imbalance\n"
+    "  ctmc solve model.h5 --problem first-passage --initial 0,0,0 --target 'jobs >= 10' --quantile 0.5,0.95",
 )  # fmt: skip

@@ -19,9 +19,9 @@ SIGNATURE = "ctmc study"
 
 # M. Okabe and K. Ito, Color Universal Design, 2008: told apart by all common kinds of color blindness; line styles as well,
 # for print in black and white.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_STYLES = ("-", "--", "-.", ":")
-_MARKERS = ("o", "s", "^", "D", "v")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+STYLES = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v")
 
 
 def is_ours(path: Path) -> bool:
@@ -30,9 +30,48 @@ def is_ours(path: Path) -> bool:
         if not path.is_file():
             return False
         with path.open("rb") as file:
-            return SIGNATURE.encode() in file.read(4096)
+            begin = file.read(4096)
+            file.seek(max(path.stat().st_size - 16_384, 0))
+            return SIGNATURE.encode() in begin or SIGNATURE.encode() in file.read()  # a PDF has it at its end
     except OSError:
         return False
+
+
+def new_figure(size: tuple[float, float]) -> Any:
+    """Return an empty figure with a canvas of its own: nothing global is touched, no window is opened."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def write_figure(figure: Any, path: Path) -> None:
+    """Write a figure into a file, which is replaced whole; the suffix .svg or .pdf says the format, else it is PNG.
+
+    Raises
+    ------
+    StorageError
+        If the file cannot be written, or exists and was not drawn by this package.
+    """
+    from ctmc.storage.atomic import replace_file
+
+    kind = {".svg": "svg", ".pdf": "pdf"}.get(path.suffix.lower(), "png")
+    metadata = {"Software" if kind == "png" else "Creator": SIGNATURE}
+
+    def write(temporary: Path) -> None:
+        figure.savefig(temporary, format=kind, dpi=150, metadata=metadata)
+
+    replace_file(path, write, overwrite=is_ours(path))
+
+
+def plain_axes(axes: Any) -> None:
+    """Give axes a light grid and no frame."""
+    axes.grid(True, color="0.9", linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
 
 
 def draw_convergence(histories: Sequence[History], title: str, path: Path) -> None:
@@ -53,68 +92,84 @@ def draw_convergence(histories: Sequence[History], title: str, path: Path) -> No
     StorageError
         If the file cannot be written.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    from ctmc.storage.atomic import replace_file
-
     panels = list(dict.fromkeys((history.model, history.problem) for history in histories))
-    figure = Figure(figsize=(max(6.4, 5.2 * min(len(panels), 3)), 4.2 * -(-len(panels) // 3)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure((max(6.4, 5.2 * min(len(panels), 3)), 4.2 * -(-len(panels) // 3)))
     grid = figure.subplots(-(-len(panels) // 3), min(len(panels), 3), squeeze=False).ravel()
     for axes, panel in zip(grid, panels, strict=False):
         _panel(axes, panel, [history for history in histories if (history.model, history.problem) == panel])
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
-    figure.suptitle(_inert(title), fontsize=12)
-
-    def write(temporary: Path) -> None:
-        figure.savefig(temporary, format="png", dpi=150, metadata={"Software": SIGNATURE})
-
-    replace_file(path, write, overwrite=is_ours(path))
+    figure.suptitle(inert(title), fontsize=12)
+    write_figure(figure, path)
 
 
-def draw_lines(lines: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str, title: str, path: Path) -> None:
-    """Draw y against x, one line for each name, into a PNG file; raises as `draw_convergence` does.
+Lines = Mapping[str, Sequence[tuple[float, float]]]
+
+
+def draw_lines(panels: Mapping[str, Lines], x: str, y: str, title: str, path: Path) -> None:
+    """Draw y against x, one line for each name, in panels that share their axes; raises as `draw_convergence` does.
 
     Parameters
     ----------
-    lines : mapping of str to points (x, y)
+    panels : mapping of str to lines, a mapping of str to points (x, y)
+        One panel for each title; the title of a single one is not shown.
     x, y : str
         Names of the axes.
     title : str
     path : Path
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    from ctmc.storage.atomic import replace_file
-
-    figure = Figure(figsize=(7.2, 4.8), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    styles = zip(cycle(_COLORS), cycle(_STYLES), cycle(_MARKERS), strict=False)
-    for (name, points), (color, style, marker) in zip(lines.items(), styles, strict=False):
-        axes.plot(
-            [point[0] for point in points], [point[1] for point in points],
-            color=color, linestyle=style, linewidth=1.8, marker=marker if len(points) <= 60 else None, markersize=4.5,
-            label=_inert(name),
-        )  # fmt: skip
-    if all(float(value).is_integer() for points in lines.values() for _, value in points):
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel(_inert(x.replace("_", " ")), fontsize=11)
-    axes.set_ylabel(_inert(y.replace("_", " ")), fontsize=11)
-    axes.set_title(_inert(title), fontsize=12)
-    axes.grid(True, color="0.9", linewidth=0.6)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    axes.legend(fontsize=10, frameon=False)
-
-    def write(temporary: Path) -> None:
-        figure.savefig(temporary, format="png", dpi=150, metadata={"Software": SIGNATURE})
-
-    replace_file(path, write, overwrite=is_ours(path))
+    columns = min(len(panels), 3)
+    rows = -(-len(panels) // columns)
+    figure = new_figure((7.2, 4.8) if len(panels) == 1 else (max(4.0 * columns, 7.2), 3.6 * rows + 0.6))
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
+    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
+    styles = dict(zip(names, zip(cycle(COLORS), cycle(STYLES), cycle(MARKERS), strict=False), strict=False))
+    for axes, (heading, lines) in zip(grid, panels.items(), strict=False):
+        for name, points in lines.items():
+            color, style, marker = styles[name]
+            axes.plot(
+                [point[0] for point in points], [point[1] for point in points],
+                color=color, linestyle=style, linewidth=1.8, marker=marker if len(points) <= 30 else None, markersize=4.5,
+                label=inert(name),
+            )  # fmt: skip
+        if len(panels) > 1:
+            axes.set_title(inert(heading), fontsize=11)
+        plain_axes(axes)
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    points = [point for lines in panels.values() for line in lines.values() for point in line]
+    # expectations of counts are seldom whole all over; thresholds are
+    if all(float(value).is_integer() for _, value in points):
+        grid[0].yaxis.set_major_locator(MaxNLocator(integer=True))
+    if len({place for place, _ in points}) <= 12 and all(float(place).is_integer() for place, _ in points):
+        grid[0].xaxis.set_major_locator(MaxNLocator(integer=True))
+    if all(value >= 0 for _, value in points):
+        grid[0].set_ylim(bottom=0)
+    if len(panels) == 1:
+        grid[0].set_xlabel(inert(x.replace("_", " ")), fontsize=11)
+        grid[0].set_ylabel(inert(y.replace("_", " ")), fontsize=11)
+        grid[0].set_title(inert(title), fontsize=12)
+        grid[0].legend(fontsize=10, frameon=False)
+    else:
+        figure.supxlabel(inert(x.replace("_", " ")), fontsize=11)
+        figure.supylabel(inert(y.replace("_", " ")), fontsize=11)
+        figure.suptitle(inert(title), fontsize=12)
+        handles = {
+            name: line
+            for axes in grid[: len(panels)]
+            for line, name in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        figure.legend(
+            handles.values(),
+            handles.keys(),
+            loc="outside lower center",
+            ncols=min(len(handles), 4),
+            fontsize=10,
+            frameon=False,
+        )
+    write_figure(figure, path)
 
 
 def _panel(axes: Any, panel: tuple[str, str], histories: Sequence[History]) -> None:
@@ -122,27 +177,27 @@ def _panel(axes: Any, panel: tuple[str, str], histories: Sequence[History]) -> N
     # the methods for QBDs work on blocks and make no products
     work = "products" if any(history.records["products"].any() for history in histories) else "iteration"
     ends = [max(int(history.records[work].max(initial=1)), 1) for history in histories]
-    for history, color, style in zip(histories, cycle(_COLORS), cycle(_STYLES), strict=False):
+    for history, color, style in zip(histories, cycle(COLORS), cycle(STYLES), strict=False):
         records = history.records
         seen = np.isfinite(records["defect"]) & (records["defect"] > 0)
         marker = "o" if seen.sum() < 30 else None
         axes.plot(
             records[work][seen], records["defect"][seen],
-            color=color, linestyle=style, linewidth=1.6, marker=marker, markersize=3, label=_inert(history.solver),
+            color=color, linestyle=style, linewidth=1.6, marker=marker, markersize=3, label=inert(history.solver),
         )  # fmt: skip
     axes.axhline(min(history.tolerance for history in histories), color="0.5", linewidth=0.8, label="tolerance")
     axes.set_yscale("log")
     if max(ends) > 30 * min(ends):
         axes.set_xscale("symlog", linthresh=10)
         axes.set_xlim(left=0)
-    axes.set_title(_inert(f"{model} ({problem})"), fontsize=11)
+    axes.set_title(inert(f"{model} ({problem})"), fontsize=11)
     axes.set_xlabel("products with the generator" if work == "products" else "iterations")
     axes.set_ylabel("defect")
     axes.grid(True, which="major", color="0.9", linewidth=0.6)
     axes.legend(fontsize=8, frameon=False)
 
 
-def _inert(text: str) -> str:
+def inert(text: str) -> str:
     """Return text that matplotlib draws as it is: `$` would start a formula, a leading `_` hide a label."""
     shown = printable(text).replace("$", r"\$")
     return f" {shown}" if shown.startswith("_") else shown

@@ -15,10 +15,10 @@ import numpy as np
 from ctmc import registry
 from ctmc.errors import CTMCError, StudyError, printable
 from ctmc.problem import PROBLEMS, Transient
-from ctmc.solution import Solution, Status, flat_measures, value_arrays
+from ctmc.solution import Solution, Status, flat_measures
 from ctmc.solve import default_solver, failure_message, solve
 from ctmc.solver import Solver
-from ctmc.storage import load, save, save_solution
+from ctmc.storage import can_be_saved, load, save, save_solution
 from ctmc.study import results
 from ctmc.study.content import Plot, Solve, Study, StudyModel
 from ctmc.study.locks import only_run
@@ -311,7 +311,7 @@ class _Run:
         return [text for text in texts if text.partition("[")[0].strip() not in chosen]
 
     def keep(self, step: Solve, name: str, solution: Solution) -> None:
-        if not all(np.isfinite(array).all() for array in value_arrays(solution.value)):
+        if not can_be_saved(solution):
             return
         names = self._names.setdefault(name, set())
         base = f"{step.problem}-{registry.snake_case(solution.solver.partition('(')[0])}"
