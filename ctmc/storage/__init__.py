@@ -4,10 +4,11 @@ One module opens HDF5 (`gate`), one writes (`container`); nothing in a file is u
 """
 
 from ctmc.storage.models import load, read_info, save
-from ctmc.storage.solutions import StoredSolution, load_solution, save_solution, solution_paths
+from ctmc.storage.solutions import StoredSolution, can_be_saved, load_solution, save_solution, solution_paths
 
 __all__ = [
     "StoredSolution",
+    "can_be_saved",
     "load",
     "load_solution",
     "read_info",

@@ -19,10 +19,11 @@ import numpy as np
 from ctmc import registry
 from ctmc.errors import ModelError, StorageError, printable
 from ctmc.interval import Interval
+from ctmc.model.distribution import Distribution
 from ctmc.model.level_dependent import LevelDependentQBD
 from ctmc.model.qbd import MatrixGeometric
-from ctmc.problem import Transient
-from ctmc.solution import HISTORY, Solution, Status
+from ctmc.problem import FirstPassage, column_names, is_single
+from ctmc.solution import HISTORY, Solution, Status, value_arrays
 from ctmc.storage.container import read_container, write_container
 from ctmc.storage.fields import field, fields
 from ctmc.storage.models import about, about_file, read_info
@@ -38,18 +39,35 @@ class StoredSolution:
     model_hash : str
         Content hash of its model.
     problem : str
-        'stationary' or 'transient'.
+        Such as 'stationary' or 'accumulated_reward'.
     tolerance, defect, seconds : float
     status : Status
     reason, solver : str
     iterations, products : int
-    error_bound : float or None
+    error_bound : float, ndarray or None
     value : ndarray or MatrixGeometric
+        In the shape that `Solution` has.
     times : ndarray or None
-        Of a transient solution.
+        Of transient problems and accumulated rewards.
     history : ndarray of records (iteration, seconds, products, defect)
     intervals : mapping of str to Interval
         Proven intervals of rewards and measures; empty where none were asked for.
+    initial : Distribution or None
+        None also where every state is the start.
+    reward, columns : tuple of str
+        Rewards as they were asked for, and the names of the columns of `value`, one for each component of a vector.
+    moments : int or None
+    discount : float or None
+    target, avoid : str or None
+        Conditions, or names of functions.
+    functions : tuple of str
+        Which of target and avoid were functions; these are known by name only, and nothing is imported for them.
+    variances, variance_bounds : ndarray or None
+    reach_probability : ndarray or None
+        Of passage times; shape () or (n,).
+    reach_error_bound : float or None
+    relative_error_bound : ndarray or None
+        Of passage times; shape (moments,).
     """
 
     path: Path
@@ -59,7 +77,7 @@ class StoredSolution:
     status: Status
     reason: str
     defect: float
-    error_bound: float | None
+    error_bound: Any
     seconds: float
     iterations: int
     products: int
@@ -68,6 +86,19 @@ class StoredSolution:
     times: np.ndarray | None
     history: np.ndarray
     intervals: Mapping[str, Interval] = dataclass_field(default_factory=dict)
+    initial: Distribution | None = None
+    reward: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    moments: int | None = None
+    discount: float | None = None
+    target: str | None = None
+    avoid: str | None = None
+    functions: tuple[str, ...] = ()
+    variances: np.ndarray | None = None
+    variance_bounds: np.ndarray | None = None
+    reach_probability: np.ndarray | None = None
+    reach_error_bound: float | None = None
+    relative_error_bound: np.ndarray | None = None
 
 
 def solution_folder(model_path: str | os.PathLike[str]) -> Path:
@@ -86,6 +117,13 @@ def solution_paths(model_path: str | os.PathLike[str]) -> list[Path]:
     """Return the files of a model's solutions, sorted by name."""
     folder = solution_folder(model_path)
     return sorted(folder.glob("[!.]*.h5")) if folder.is_dir() else []
+
+
+def can_be_saved(solution: Solution) -> bool:
+    """Return whether an answer has numbers to store: finite ones, or passage times that may be infinite."""
+    if isinstance(solution.problem, FirstPassage):
+        return not np.isnan(solution.value).any()
+    return all(np.isfinite(array).all() for array in value_arrays(solution.value))
 
 
 def save_solution(
@@ -132,7 +170,7 @@ def save_solution(
         "status": solution.status.name,
         "reason": solution.reason,
         "defect": _finite(solution.defect),
-        "error_bound": _finite(solution.error_bound),
+        "error_bound": None if np.ndim(solution.error_bound) else _finite(solution.error_bound),
         "seconds": float(solution.seconds),
         "iterations": solution.iterations,
         "products": solution.products,
@@ -145,8 +183,9 @@ def save_solution(
             if math.isfinite(one.low) and math.isfinite(one.high)
         ]
     arrays = {f"history/{column}": np.ascontiguousarray(solution.history[column]) for column in HISTORY.names or ()}
-    if isinstance(solution.problem, Transient):
-        arrays["times"] = solution.problem.times
+    asked, found = _question(solution)
+    manifest |= asked
+    arrays |= found
     initial = getattr(solution.problem, "initial", None)
     if initial is not None:
         arrays |= {"initial/positions": initial.positions, "initial/probabilities": initial.probabilities}
@@ -198,6 +237,8 @@ def load_solution(path: str | os.PathLike[str]) -> StoredSolution:
         if status not in Status.__members__:
             raise StorageError(f"its status is {printable(status)!r}; allowed are {', '.join(Status.__members__)}")
         defect = field(manifest, "defect", float, int, type(None))
+        asked = _asked(manifest, arrays)
+        bound = field(manifest, "error_bound", float, int, type(None))
         return StoredSolution(
             path=Path(path),
             model_hash=field(manifest, "model_hash", str),
@@ -206,7 +247,7 @@ def load_solution(path: str | os.PathLike[str]) -> StoredSolution:
             status=Status[status],
             reason=field(manifest, "reason", str),
             defect=math.nan if defect is None else defect,
-            error_bound=field(manifest, "error_bound", float, int, type(None)),
+            error_bound=arrays.get("error_bound", bound),
             seconds=field(manifest, "seconds", float),
             iterations=field(manifest, "iterations", int),
             products=field(manifest, "products", int),
@@ -215,7 +256,98 @@ def load_solution(path: str | os.PathLike[str]) -> StoredSolution:
             times=arrays.get("times"),
             history=history,
             intervals=_intervals(manifest),
+            **asked,
         )
+
+
+def _question(solution: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return what was asked, and the arrays of an answer beside its value."""
+    problem = solution.problem
+    asked: dict[str, Any] = {}
+    arrays: dict[str, np.ndarray] = {}
+    if getattr(problem, "reward", None) is not None:
+        asked |= {"reward": list(problem.reward), "columns": column_names(problem), "single": is_single(problem)}
+    for name in ("moments", "discount"):
+        if hasattr(problem, name):
+            asked[name] = (int if name == "moments" else float)(getattr(problem, name))
+    functions = []
+    for name in ("target", "avoid"):
+        given = getattr(problem, name, None)
+        if given is not None:
+            asked[name] = given if isinstance(given, str) else str(getattr(given, "__name__", type(given).__name__))
+            functions += [] if isinstance(given, str) else [name]
+    if functions:
+        asked["functions"] = functions
+    if hasattr(problem, "times"):
+        arrays["times"] = problem.times
+    for name in ("error_bound", "variances", "variance_bounds", "reach_probability", "relative_error_bound"):
+        array = getattr(solution, name, None)
+        if array is not None and (np.ndim(array) or name != "error_bound"):
+            # a file has no arrays without an axis; the question says where there is none
+            arrays[name] = np.atleast_1d(np.asarray(array, dtype=np.float64))
+    if isinstance(problem, FirstPassage):
+        asked["reach_error_bound"] = _finite(solution.reach_error_bound)
+    return asked, arrays
+
+
+def _asked(manifest: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return what was asked, and the arrays beside the value, their shapes checked against it."""
+    found: dict[str, Any] = {"initial": _initial(arrays)}
+    for name in ("reward", "columns", "functions"):
+        found[name] = tuple(fields(manifest, name, str)) if name in manifest else ()
+    kinds = {"moments": int, "discount": float, "target": str, "avoid": str, "reach_error_bound": float}
+    for name, kind in kinds.items():
+        found[name] = field(manifest, name, kind, type(None)) if name in manifest else None
+    times, value = arrays.get("times"), arrays.get("value")
+    if times is not None and times.ndim != 1:
+        raise StorageError(f"its times have the shape {times.shape}; allowed is (times,)")
+    passage = found["target"] is not None
+    if not found["reward"] and not passage:
+        return found
+    if value is None:
+        raise StorageError("it has no value")
+    moments, columns = found["moments"], len(found["columns"])
+    single = not passage and field(manifest, "single", bool)
+    if not passage and (not columns or (single and columns > 1)):
+        raise StorageError(f"it has {columns} columns for the rewards {', '.join(map(printable, found['reward']))}")
+    outer = () if passage or single else (columns,)
+    inner = () if times is None else (len(times),)
+    start = () if found["initial"] is not None else value.shape[-1:]
+    lead = (*outer, *(() if moments is None else (moments,)), *inner)
+    _check_shape("value", value, (*lead, *start))
+    shapes = {
+        "error_bound": lead,
+        "variances": (*outer, *inner, *start),
+        "variance_bounds": (*outer, *inner),
+        "reach_probability": start,
+        "relative_error_bound": lead,
+    }
+    if moments is not None and moments > 1 and "variances" not in arrays:
+        raise StorageError(f"it has {moments} moments and no array 'variances'")
+    if passage and "reach_probability" not in arrays:
+        raise StorageError("it has no array 'reach_probability'")
+    for name, shape in shapes.items():
+        if name in arrays:
+            array = arrays[name]
+            arrays[name] = array.reshape(shape) if not shape and array.size == 1 else array
+            _check_shape(name, arrays[name], shape)
+        if name != "error_bound":
+            found[name] = arrays.get(name)
+    return found
+
+
+def _check_shape(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
+    if array.shape != shape:
+        raise StorageError(f"its {name} has the shape {array.shape}; allowed is {shape} for what was asked")
+
+
+def _initial(arrays: Mapping[str, np.ndarray]) -> Distribution | None:
+    positions, probabilities = arrays.get("initial/positions"), arrays.get("initial/probabilities")
+    if positions is None and probabilities is None:
+        return None
+    if positions is None or probabilities is None or positions.ndim != 1 or positions.shape != probabilities.shape:
+        raise StorageError("its initial positions and probabilities do not fit each other")
+    return Distribution(positions, probabilities)
 
 
 def _intervals(manifest: Mapping[str, Any]) -> dict[str, Interval]:
