@@ -187,6 +187,12 @@ class Trace:
         _log.debug("%s after %d iterations, defect %.3g", self.status.name, iteration, defect)
         return True
 
+    def expect(self, iterations: int) -> None:
+        """Tell the monitor how many more iterations there may be at most, where a method knows it beforehand."""
+        tell = getattr(self.monitor, "expect", None)
+        if tell is not None:
+            tell(self.iteration + iterations)
+
     @property
     def history(self) -> np.ndarray:
         """The record so far: iteration, seconds, products, defect."""

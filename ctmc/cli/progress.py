@@ -144,11 +144,30 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def monitor_for(progress: Progress, stopped: Callable[[], bool]) -> Callable[[int, float], bool]:
-    """Return a monitor for `ctmc.solve` that shows progress and ends the solve when a signal has come."""
+class ProgressMonitor:
+    """A monitor for `ctmc.solve` that shows progress and ends the solve when a signal has come.
 
-    def monitor(iteration: int, defect: float) -> bool:
-        progress(iteration, defect)
-        return stopped()
+    Where the method knows how many iterations it may need, these are counted against it: the defect of a series stays put
+    until its last terms.
+    """
 
-    return monitor
+    def __init__(self, progress: Progress, stopped: Callable[[], bool]) -> None:
+        self._progress, self._stopped = progress, stopped
+        self._expected: int | None = None
+
+    def expect(self, iterations: int) -> None:
+        """Take the largest number of iterations there may be."""
+        self._expected = iterations
+
+    def __call__(self, iteration: int, defect: float) -> bool:
+        """Show the state of the method; return whether to stop."""
+        if self._expected is None:
+            self._progress(iteration, defect)
+        else:
+            self._progress.count(iteration, max(self._expected, iteration), f"iterations  defect {defect:.1e}")
+        return self._stopped()
+
+
+def monitor_for(progress: Progress, stopped: Callable[[], bool]) -> ProgressMonitor:
+    """Return a monitor for `ctmc.solve`."""
+    return ProgressMonitor(progress, stopped)

@@ -101,6 +101,7 @@ class Uniformization:
         sums.clear()
         ring, terms = sums.ring, len(sums.ring)
         steps = windows[-1].right
+        trace.expect(steps)
         tail = windows[-1].survival
         ring[0] = y
         first = 0  # the power that stands first in the ring
