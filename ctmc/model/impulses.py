@@ -66,6 +66,24 @@ def _loops(chain: Generator, reward: Reward) -> np.ndarray:
     return found
 
 
+def impulse_values(chain: Generator, reward: Reward) -> np.ndarray:
+    """Return what each transition earns, in the order of ``chain.rates``; shape (transitions,).
+
+    Examples
+    --------
+    >>> chain = Generator.from_matrix([[-1, 1], [2, -2]])
+    >>> impulse_values(chain, Reward(None, impulse=lambda sources, targets: targets[:, 0] + 3.0)).tolist()
+    [3.0, 4.0]
+    """
+    require_memory("the impulses", 8 * chain.entries, entries=chain.entries)
+    return np.concatenate([np.zeros(0), *(values for _, _, _, values in _earned(chain, reward))])
+
+
+def self_loop_rates(chain: Generator, reward: Reward) -> np.ndarray:
+    """Return the rate of events that earn 1 and leave the state as it is; shape (n,)."""
+    return _loops(chain, reward)
+
+
 def impulse_rates(chain: Generator, reward: Reward, power: int = 1) -> np.ndarray:
     """Return sum_j rate(i, j) impulse(i, j)^power in each state i, self-loops included; shape (n,).
 

@@ -22,6 +22,7 @@ from ctmc import registry
 from ctmc.errors import CTMCError, ModelError, PluginError, StorageError, UnknownNameError, printable
 from ctmc.model.distribution import Distribution
 from ctmc.model.generator import Generator
+from ctmc.model.impulses import impulse_values, self_loop_rates
 from ctmc.model.level_dependent import LevelDependentQBD
 from ctmc.model.memory import require_memory
 from ctmc.model.qbd import QBD, Level
@@ -177,10 +178,40 @@ def describe(model: Generator | QBD) -> tuple[dict[str, Any], Arrays]:
         arrays[f"labels/{number}"] = member.astype(np.uint8)
     given = _builder_rewards(model)
     own = {name: reward for name, reward in model.rewards.items() if name not in given}
-    manifest["rewards"] = [{"name": name, "description": reward.description} for name, reward in own.items()]
+    manifest["rewards"] = [_reward(name, reward) for name, reward in own.items()]
     for number, reward in enumerate(own.values()):
-        arrays[f"rewards/{number}"] = _values(model, reward)
+        if reward.rate is not None:
+            arrays[f"rewards/{number}"] = _values(model, reward)
+        if reward.impulse is not None:
+            _put(arrays, f"impulses/{number}", impulse_values(model, reward))
+        if reward.self_loops is not None:
+            arrays[f"self_loops/{number}"] = self_loop_rates(model, reward)
     return manifest, arrays
+
+
+def _reward(name: str, reward: Reward) -> dict[str, Any]:
+    """Return the entry of a reward; what is not there is left out, so that rewards of states keep the form they always had."""
+    parts = [part for part in ("rate", "impulse", "self_loops") if getattr(reward, part) is not None]
+    entry: dict[str, Any] = {"name": name, "description": reward.description}
+    if parts != ["rate"]:
+        entry["parts"] = parts
+    return entry | ({"averaged": True} if reward.averaged else {})
+
+
+def _restored_reward(entry: Mapping[str, Any], number: int, arrays: Arrays) -> Reward:
+    parts = fields(entry, "parts", str) if "parts" in entry else ["rate"]
+    places = {"rate": "rewards", "impulse": "impulses", "self_loops": "self_loops"}
+    for part in parts:
+        if part not in places:
+            raise StorageError(f"a reward has the part {printable(part)!r}; allowed are {', '.join(places)}")
+    found = {part: _take(arrays, f"{places[part]}/{number}") for part in parts}
+    return Reward(
+        found.get("rate"),
+        field(entry, "description", str),
+        field(entry, "averaged", bool) if "averaged" in entry else False,
+        found.get("impulse"),
+        found.get("self_loops"),
+    )
 
 
 def _builder_rewards(model: Generator | QBD) -> Mapping[str, Reward]:
@@ -234,9 +265,8 @@ def _restore_generator(manifest: Mapping[str, Any], arrays: Arrays) -> Generator
         labels[name] = member.astype(bool)
     rewards = {}
     for number, entry in enumerate(fields(manifest, "rewards", dict)):
-        name, description = field(entry, "name", str), field(entry, "description", str)
-        rewards[name] = Reward(_take(arrays, f"rewards/{number}"), description)
-    return Generator(
+        rewards[field(entry, "name", str)] = _restored_reward(entry, number, arrays)
+    chain = Generator(
         space,
         _restored_transitions(arrays, space),
         _take(arrays, "exit_rates"),
@@ -244,6 +274,13 @@ def _restore_generator(manifest: Mapping[str, Any], arrays: Arrays) -> Generator
         labels=labels,
         rewards=rewards,
     )
+    for name, reward in rewards.items():
+        if reward.impulse is not None and np.shape(reward.impulse) != (chain.entries,):
+            raise StorageError(
+                f"reward {printable(name)!r} has impulses of the shape {np.shape(reward.impulse)}; allowed is one for each of "
+                f"{chain.entries} transitions"
+            )
+    return chain
 
 
 def _restore_qbd(manifest: Mapping[str, Any], arrays: Arrays) -> QBD:
