@@ -140,7 +140,7 @@ def _plots(study: Any, result: Any, out: Output) -> list[str | None]:
         why = "" if lines else f"no certified answer has numbers for {plot.x!r} and {plot.y!r}."
         try:
             if lines:
-                draw_lines({"": lines}, plot.x, plot.y, plot.title, path)
+                draw_lines(lines, _axis(plot.x), plot.y, plot.title, path)
         except ImportError:
             why = "it needs matplotlib, python -m pip install 'ctmc-lab[plots]'."
         except CTMCError as error:
@@ -148,6 +148,10 @@ def _plots(study: Any, result: Any, out: Output) -> list[str | None]:
         out.news(f"No plot {number + 1}: {why}" if why else f"Plot: {path}")
         paths.append(None if why else str(path))
     return paths
+
+
+def _axis(x: str) -> str:
+    return "time (in the model's unit)" if x == "time" else x
 
 
 command = Command(

@@ -199,6 +199,7 @@ def _reward(name: str, reward: Reward) -> dict[str, Any]:
 
 
 def _restored_reward(entry: Mapping[str, Any], number: int, arrays: Arrays) -> Reward:
+    description = field(entry, "description", str)
     parts = fields(entry, "parts", str) if "parts" in entry else ["rate"]
     places = {"rate": "rewards", "impulse": "impulses", "self_loops": "self_loops"}
     for part in parts:
@@ -207,7 +208,7 @@ def _restored_reward(entry: Mapping[str, Any], number: int, arrays: Arrays) -> R
     found = {part: _take(arrays, f"{places[part]}/{number}") for part in parts}
     return Reward(
         found.get("rate"),
-        field(entry, "description", str),
+        description,
         field(entry, "averaged", bool) if "averaged" in entry else False,
         found.get("impulse"),
         found.get("self_loops"),

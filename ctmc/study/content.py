@@ -47,12 +47,32 @@ class Optimize:
 
 @dataclass(frozen=True)
 class Plot:
-    """One ``[[plot]]``: y against x, one line for each model; both are parameters of a sweep, or measures."""
+    """One ``[[plot]]``: y against x, one line for each model and component.
+
+    Attributes
+    ----------
+    x, y : str
+        Parameters of a sweep, or measures; x may be "time".
+    models : tuple of str
+    title : str
+    problem : str or None
+        Whose answers are drawn; None: of all, those over time only where x, `time` or `panels` ask for times.
+    time : float or None
+        The time of the answers, where x is not the time.
+    panels : str or None
+        A swept parameter with a panel for each value, or "time": one for each time, and one for the long run.
+    labels : tuple of str
+        Names of the components of y; empty: ``y[0]``, ``y[1]``, ..
+    """
 
     x: str
     y: str
     models: tuple[str, ...]
     title: str
+    problem: str | None = None
+    time: float | None = None
+    panels: str | None = None
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,7 +91,12 @@ class Solve:
         None stands for all measures of the model.
     initial : tuple of numbers, or None
     times : tuple of float
-        Empty except for transient problems.
+        Of transient problems and accumulated rewards.
+    reward : tuple of str
+        Empty except where rewards are asked for.
+    moments : int or None
+    discount : float or None
+    target, avoid : str or None
     """
 
     models: tuple[str, ...]
@@ -81,6 +106,11 @@ class Solve:
     measures: tuple[str, ...] | None = None
     initial: tuple[float, ...] | None = None
     times: tuple[float, ...] = ()
+    reward: tuple[str, ...] = ()
+    moments: int | None = None
+    discount: float | None = None
+    target: str | None = None
+    avoid: str | None = None
 
 
 @dataclass(frozen=True)

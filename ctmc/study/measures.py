@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ctmc.solution import Solution
 
 _NAME = re.compile(r"\s*([^\W\d]\w*)\s*(?:\[\s*(\d+)\s*\])?\s*")
+_VARIANCE = re.compile(r"\s*variance\(\s*([^\W\d]\w*(?:\[\d+\])?)\s*\)\s*(?:\[\s*\d+\s*\])?\s*")
 _PERCENTILE = re.compile(r"\s*p(\d{1,2}(?:\.\d+)?)\s*\(\s*([^\W\d]\w*)\s*\)\s*")
 
 
@@ -27,7 +28,7 @@ def check_measure(text: str) -> None:
     Traceback (most recent call last):
     ctmc.errors.ModelError: condition 'jobs >> 10': expected a name or a number at position 6, found '>'.
     """
-    if _NAME.fullmatch(text) is None and _PERCENTILE.fullmatch(text) is None:
+    if all(known.fullmatch(text) is None for known in (_NAME, _VARIANCE, _PERCENTILE)):
         predicate.parse(text)
 
 

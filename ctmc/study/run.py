@@ -14,7 +14,7 @@ import numpy as np
 
 from ctmc import registry
 from ctmc.errors import CTMCError, StudyError, printable
-from ctmc.problem import PROBLEMS, Transient
+from ctmc.problem import PROBLEMS
 from ctmc.solution import Solution, Status, flat_measures
 from ctmc.solve import default_solver, failure_message, solve
 from ctmc.solver import Solver
@@ -23,6 +23,7 @@ from ctmc.study import results
 from ctmc.study.content import Plot, Solve, Study, StudyModel
 from ctmc.study.locks import only_run
 from ctmc.study.measures import at_time, evaluate_measure
+from ctmc.study.numbers import keeps_numbers, numbers_of
 from ctmc.study.optimize import Candidate, optimize
 from ctmc.study.sweep import shown as shown_value
 
@@ -280,13 +281,15 @@ class _Run:
         status = solution.status.name
         if not solution.converged:
             message = failure_message(solution)
+        elif keeps_numbers(solution.problem):
+            measures = {number.name: number.values for number in numbers_of(solution)}
         elif step.measures is None:
             measures = dict(solution.measures())
-            for text in self.plotted(name):
+            for text in self.plotted(name, step.problem):
                 if text not in flat_measures(measures):
                     measures[text] = evaluate_measure(solution, text)
         else:
-            wanted = dict.fromkeys([*step.measures, *self.plotted(name)])
+            wanted = dict.fromkeys([*step.measures, *self.plotted(name, step.problem)])
             measures = {text: evaluate_measure(solution, text) for text in wanted}
         facts = {
             "defect": float(solution.defect),
@@ -294,7 +297,7 @@ class _Run:
             "products": solution.products,
             "seconds": solution.seconds,
         }
-        if not isinstance(solution.problem, Transient):
+        if not hasattr(solution.problem, "times"):
             return [self.row(name, step.problem, shown, status, message, measures=measures, **facts)]
         return [
             self.row(
@@ -303,11 +306,13 @@ class _Run:
             for k, time in enumerate(solution.problem.times)
         ]
 
-    def plotted(self, name: str) -> list[str]:
+    def plotted(self, name: str, problem: str) -> list[str]:
         """Return what the plots need of a model's answers beside its parameters."""
         model = self.study.models[name]
-        chosen = {*model.parameters, *self.found.get(name, {})}
-        texts = [text for plot in self.study.plots if model.group in plot.models for text in (plot.x, plot.y)]
+        chosen = {*model.parameters, *self.found.get(name, {}), "time"}
+        drawn = [plot for plot in self.study.plots if model.group in plot.models and plot.problem in (None, problem)]
+        # variances are numbers of other questions
+        texts = [text for plot in drawn for text in (plot.x, plot.y) if not text.strip().startswith("variance(")]
         return [text for text in texts if text.partition("[")[0].strip() not in chosen]
 
     def keep(self, step: Solve, name: str, solution: Solution) -> None:
@@ -342,8 +347,9 @@ def _problem(step: Solve, model: Any) -> Any:
         settings["tolerance"] = step.tolerance
     if step.initial is not None:
         settings["initial"] = step.initial
-    if step.times:
-        settings["times"] = step.times
+    for name in ("times", "reward", "moments", "discount", "target", "avoid"):
+        if getattr(step, name):
+            settings[name] = getattr(step, name)
     return PROBLEMS[step.problem](model, **settings)
 
 
@@ -382,35 +388,81 @@ def _cell(value: Any) -> Any:
     return value if value is None or isinstance(value, int | float) else shown_value(value)
 
 
-def line_data(plot: Plot, rows: tuple[Row, ...]) -> dict[str, list[tuple[float, float]]]:
-    """Return the points of a plot by its lines: one for each model, and each solver and rest of a sweep where there are more.
+Points = list[tuple[float, float]]
+
+
+def line_data(plot: Plot, rows: tuple[Row, ...]) -> dict[str, dict[str, Points]]:
+    """Return the points of a plot by its panels and lines.
+
+    There is a line for each model and component of y, and for each solver and rest of a sweep where there are more.  Without
+    `panels` all are in one, named ''.
 
     Examples
     --------
     >>> rows = (Row("queue", "stationary", "gth", "CONVERGED", measures={"jobs": 2.0}, point={"load": 0.5}),)
     >>> line_data(Plot("load", "jobs", ("queue",), ""), rows)
-    {'queue': [(0.5, 2.0)]}
+    {'': {'queue': [(0.5, 2.0)]}}
     """
-    found: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    found: dict[tuple[str, str, str, str, str], Points] = {}
     for row in rows:
-        if row.model not in plot.models or row.status != Status.CONVERGED.name or row.time is not None:
+        if row.model not in plot.models or row.status != Status.CONVERGED.name or not _is_drawn(plot, row):
             continue
-        measures = flat_measures(row.measures)
-        known = {**measures, **_numbers(row.point)}
-        x, y = (known.get("".join(text.split()), known.get(text)) for text in (plot.x, plot.y))
-        if x is None or y is None:
+        known = {**flat_measures(row.measures), **_numbers(row.point)}
+        x = row.time if plot.x == "time" else known.get("".join(plot.x.split()), known.get(plot.x))
+        lines = _lines(plot, known)
+        if x is None or not lines:
             continue
         rest = ", ".join(
             f"{name} {shown_value(value)}"
             for name, value in row.point.items()
-            if plot.x.partition("[")[0] != name and row.searched != name
+            if name not in (plot.x.partition("[")[0], plot.panels, row.searched)
         )
-        found.setdefault((row.model, row.solver, rest), []).append((x, y))
-    several = len({(model, rest) for model, _, rest in found}) < len(found)
-    return {
-        ", ".join(part for part in (model, solver if several else "", rest) if part): sorted(points)
-        for (model, solver, rest), points in found.items()
-    }
+        for component, y in lines.items():
+            found.setdefault((_panel(plot, row), row.model, row.solver, rest, component), []).append((x, y))
+    models = {model for _, model, _, _, _ in found}
+    components = {component for *_, component in found}
+    # the long run and the times of a panel each have a solver of their own
+    several = len({(*key[:2], *key[3:]) for key in found}) < len(found)
+    panels: dict[str, dict[str, Points]] = {}
+    for (panel, model, solver, rest, component), points in found.items():
+        named = model if len(models) > 1 or (len(components) == 1 and not plot.labels) else ""
+        parts = (named, component, solver if several else "", rest)
+        label = ", ".join(part for part in parts if part)
+        panels.setdefault(panel, {})[label] = sorted(points)
+    return panels
+
+
+def _is_drawn(plot: Plot, row: Row) -> bool:
+    """Return whether a row is of the problem and the time that a plot shows."""
+    if plot.problem is not None and row.problem != plot.problem:
+        return False
+    if plot.time is not None:
+        return row.time == plot.time
+    return plot.panels == "time" or (row.time is not None) == (plot.x == "time")
+
+
+def _panel(plot: Plot, row: Row) -> str:
+    if plot.panels is None:
+        return ""
+    if plot.panels == "time":
+        return "in the long run" if row.time is None else f"at time {row.time:.10g}"
+    return f"{plot.panels.replace('_', ' ')} {shown_value(row.point[plot.panels])}" if plot.panels in row.point else ""
+
+
+def _lines(plot: Plot, known: Mapping[str, float]) -> dict[str, float]:
+    """Return y by the name of its component: '' for a number."""
+    text = plot.y if plot.y in known else "".join(plot.y.split())
+    if text in known:
+        return {plot.labels[0] if len(plot.labels) == 1 else "": known[text]}
+    found = {}
+    for k, name in enumerate(name for name in known if name.startswith(f"{text}[") or _component(name) == text):
+        found[plot.labels[k] if k < len(plot.labels) else name] = known[name]
+    return found
+
+
+def _component(name: str) -> str:
+    """Return ``variance(x)`` of ``variance(x[1])``."""
+    return re.sub(r"\[\d+\]\)$", ")", name) if name.endswith("])") else ""
 
 
 def _numbers(point: Mapping[str, Any]) -> dict[str, float]:

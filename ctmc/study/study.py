@@ -9,7 +9,6 @@ import stat
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,12 +24,12 @@ from ctmc.study.lines import Lines
 from ctmc.study.measures import check_measure
 from ctmc.study.optimize import METHODS, Cost
 from ctmc.study.parameters import describe, fits, names_code, option_annotations
+from ctmc.study.questions import QUESTION_KEYS, WrongKey, read_question
 
 MAX_BYTES = 1_000_000
 _TOP = ("title", "output", "models", "optimize", "solve", "plot")
 _OPTIMIZE = ("models", "over", "minimize", "maximum", "method")
-_PLOT = ("x", "y", "models", "title")
-_SOLVE = ("models", "problem", "solvers", "tolerance", "measures", "initial", "times")
+_PLOT = ("x", "y", "models", "title", "problem", "time", "panels", "labels")
 
 Table = tuple[str | int, ...]
 
@@ -148,7 +147,7 @@ class _Reader:
             self.fail("plot is no table; allowed is [[plot]] with the keys x and y.", (), "plot")
         return Study(
             title, output, models, solves, self.text, self.source,
-            tuple(self.plot(plot, ("plot", k), models) for k, plot in enumerate(plots)),
+            tuple(self.plot(plot, ("plot", k), models, solves) for k, plot in enumerate(plots)),
         )  # fmt: skip
 
     def models(self, content: Any) -> dict[str, StudyModel]:
@@ -301,11 +300,14 @@ class _Reader:
                 self.unknown("model", name, known, table, "models", name)
         return known if names is None else tuple(dict.fromkeys(names))
 
-    def plot(self, content: dict[str, Any], table: Table, models: Mapping[str, StudyModel]) -> Plot:
+    def plot(
+        self, content: dict[str, Any], table: Table, models: Mapping[str, StudyModel], solves: tuple[Solve, ...]
+    ) -> Plot:
         self.check_keys(content, _PLOT, "key of [[plot]]", table)
         groups = tuple(dict.fromkeys(model.group for model in models.values()))
         names = self.names(content, table, groups)
-        swept = {key for model in models.values() if model.group in names for key in model.point}
+        chosen = [model for model in models.values() if model.group in names]
+        swept = {key for model in chosen for key in model.point}
         axes = []
         for key in ("x", "y"):
             text = self.text_of(content, key, table)
@@ -316,10 +318,33 @@ class _Reader:
             except CTMCError as error:
                 self.fail(str(error), table, key)
             axes.append(text)
-        if not swept:
+        problem, panels = (self.text_of(content, key, table) for key in ("problem", "panels"))
+        if problem is not None and problem not in PROBLEMS:
+            self.unknown("problem", problem, PROBLEMS, table, "problem")
+        if panels is not None and panels not in (*swept, "time"):
+            self.unknown("swept parameter", panels, [*swept, "time"], table, "panels")
+        asked = {model.name for model in chosen}
+        answers = [step for step in solves if asked.intersection(step.models) and problem in (None, step.problem)]
+        times = {time for step in answers for time in step.times}
+        time = content.get("time")
+        if time is not None and (not fits(time, float) or time not in times):
+            allowed = (
+                ", ".join(f"{one:g}" for one in sorted(times)[:20]) or "none, as no question of the models has times"
+            )
+            self.fail(
+                f"time is {printable(repr(time))}; allowed is one of the times asked for: {allowed}.", table, "time"
+            )
+        if axes[0] == "time":
+            if not times:
+                self.fail("x is 'time', but no question of the plot's models has times.", table, "x")
+            if time is not None or panels == "time":
+                self.fail(f"x is 'time', and {'time' if time is not None else 'panels'} chooses times as well; allowed is one "
+                          "of both.", table, "x")  # fmt: skip
+        elif not swept:
             self.fail("none of the plot's models has a sweep, so a line would be a point.", table)
         title = self.text_of(content, "title", table) or f"{axes[1]} against {axes[0]}"
-        return Plot(axes[0], axes[1], names, title)
+        labels = self.texts(content, "labels", table) or ()
+        return Plot(axes[0], axes[1], names, title, problem, None if time is None else float(time), panels, labels)
 
     def check_code(self, key: str, value: Any, table: Table) -> None:
         code = names_code(value)
@@ -330,7 +355,7 @@ class _Reader:
             )  # fmt: skip
 
     def solve(self, content: dict[str, Any], table: Table, models: Mapping[str, StudyModel]) -> Solve:
-        self.check_keys(content, _SOLVE, "key of [[solve]]", table)
+        self.check_keys(content, QUESTION_KEYS, "key of [[solve]]", table)
         members: dict[str, list[str]] = {}
         for name, model in models.items():
             members.setdefault(model.group, []).append(name)
@@ -349,23 +374,17 @@ class _Reader:
             self.fail(
                 f"tolerance is {printable(repr(tolerance))}; allowed is a number between 0 and 1.", table, "tolerance"
             )
-        initial = self.numbers(content, "initial", table)
-        times = self.numbers(content, "times", table)
-        if problem == "transient" and not times:
-            self.fail("a transient problem has no key times.", table)
-        if problem != "transient" and times is not None:
-            self.fail(f"times is given for a {problem} problem; only a transient one has times.", table, "times")
-        ascending = all(left < right for left, right in pairwise(times or ()))
-        if times and not (ascending and times[0] >= 0 and all(map(math.isfinite, times))):
-            self.fail(f"times is {list(times)!r}; allowed are finite times >= 0, ascending.", table, "times")
+        try:
+            asked = read_question(content, problem)
+        except WrongKey as wrong:
+            self.fail(str(wrong), table, wrong.key)
         return Solve(
             models=tuple(name for group in names for name in members[group]),
             problem=problem,
             solvers=self.solvers(content, problem, table),
             tolerance=tolerance,
             measures=measures,
-            initial=initial,
-            times=times or (),
+            **asked,
         )
 
     def texts(self, content: Mapping[str, Any], key: str, table: Table) -> tuple[str, ...] | None:
@@ -374,14 +393,6 @@ class _Reader:
             return None
         if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
             self.fail(f"{key} is {printable(repr(value))}; allowed is a list of one or more texts.", table, key)
-        return tuple(value)
-
-    def numbers(self, content: Mapping[str, Any], key: str, table: Table) -> tuple[float, ...] | None:
-        value = content.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, list) or not value or not fits(value, list[float]):
-            self.fail(f"{key} is {printable(repr(value))}; allowed is a list of one or more numbers.", table, key)
         return tuple(value)
 
     def solvers(self, content: Mapping[str, Any], problem: str, table: Table) -> tuple[Solver | None, ...]:
