@@ -276,9 +276,9 @@ def _restore_generator(manifest: Mapping[str, Any], arrays: Arrays) -> Generator
         rewards=rewards,
     )
     for name, reward in rewards.items():
-        if reward.impulse is not None and np.shape(reward.impulse) != (chain.entries,):
+        if reward.impulse is not None and np.asarray(reward.impulse).shape != (chain.entries,):
             raise StorageError(
-                f"reward {printable(name)!r} has impulses of the shape {np.shape(reward.impulse)}; allowed is one for each of "
+                f"reward {printable(name)!r} has impulses of the shape {np.asarray(reward.impulse).shape}; allowed is one for each of "
                 f"{chain.entries} transitions"
             )
     return chain

@@ -153,7 +153,9 @@ def draw_lines(panels: Mapping[str, Lines], x: str, y: str, title: str, path: Pa
         grid[0].set_title(inert(title), fontsize=12)
         grid[0].legend(fontsize=10, frameon=False)
     else:
-        figure.supxlabel(inert(x.replace("_", " ")), fontsize=11)
+        for axes in grid[max(len(panels) - columns, 0) : len(panels)]:  # a common one would lie under the legend
+            axes.set_xlabel(inert(x.replace("_", " ")), fontsize=11)
+            axes.xaxis.set_tick_params(labelbottom=True)
         figure.supylabel(inert(y.replace("_", " ")), fontsize=11)
         figure.suptitle(inert(title), fontsize=12)
         handles = {
