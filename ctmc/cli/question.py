@@ -83,15 +83,15 @@ def check_question(question: Question) -> None:
         "avoid": question.avoid, "cdf_times": question.cdf_times, "quantiles": question.quantiles, "plot": question.plot,
         "reward": question.rewards or None, "probability": question.conditions or None, "start": question.start,
     }  # fmt: skip
+    article = "an" if question.problem.startswith("a") else "a"
     for name, value in given.items():
         allowed = _TAKES[name]
         if value is not None and question.problem not in allowed:
             have = " and ".join(f"--problem {problem}" for problem in allowed)
             has = "has" if len(allowed) == 1 else "have"
-            raise ModelError(f"{_flag(name)} is given for a {question.problem} problem; only {have} {has} it.")
+            raise ModelError(f"{_flag(name)} is given for {article} {question.problem} problem; only {have} {has} it.")
     for name in _NEEDS.get(question.problem, ()):
         if given[name] is None:
-            article = "an" if question.problem.startswith("a") else "a"
             raise ModelError(f"{article} {question.problem} problem needs --{name}, such as {_EXAMPLES[name]}.")
     if question.problem == "transient" and question.rewards and question.conditions:
         raise ModelError(
