@@ -175,6 +175,10 @@ def _dress(
         "busy": Reward(lambda states: states > 0, "1 where the server is busy"),
         "boundary": Reward(lambda states: design.full(states).any(axis=1), "1 where a queue, or the total, is full"),
         "boundary_mass": Reward(design.full, "1 where the server takes no job, its queue or the total being full"),
+        "arrivals": Reward(None, "jobs that have come in", impulse=lambda before, after: after.sum(1) > before.sum(1)),
+        "services": Reward(
+            None, "jobs that have been served", impulse=lambda before, after: after.sum(1) < before.sum(1)
+        ),
     }
     fixed = None
     named = any(isinstance(rule, str) and ":" in rule for rule in (selection, measured_by))
@@ -198,6 +202,7 @@ def _dress(
         plain_keys = keys if overflow == "lost" else _keys(design, selection, ties, "lost")
         rewards |= {
             "loss_rate": Reward(lambda states: lost(states).sum(axis=1), "rate at which jobs are lost"),
+            "losses": Reward(None, "jobs that have been lost", self_loops=lambda states: lost(states).sum(axis=1)),
             "loss_flow": Reward(lost, "rate at which jobs that chose the server are lost"),
             "boundary_flow": Reward(
                 lambda states: refused(states, plain_keys),
