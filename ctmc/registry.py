@@ -91,10 +91,38 @@ def optimal_policy(name: str) -> Callable[..., Any]:
 
 def policy_names() -> list[str]:
     """Return the names of the builders whose models have decisions; plug-ins that fail to load are passed over."""
+    return _names_with("policy")
+
+
+def mean_field(name: str) -> Callable[..., Any]:
+    """Return the function of a builder's limit of infinitely many servers, which the builder's ``mean_field`` names.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        If it has none; the builders that have are listed.
+    PluginError
+        If the builder or the function fails to load.
+    """
+    if not hasattr(builder(name), "mean_field"):
+        others = ", ".join(mean_field_names()) or "none"
+        raise UnsupportedProblemError(
+            f"builder {name!r} has no limit of infinitely many servers; builders that have: {others}."
+        )
+    found: Callable[..., Any] = _load("mean field", name, {name: builder(name).mean_field})  # type: ignore[attr-defined]
+    return found
+
+
+def mean_field_names() -> list[str]:
+    """Return the names of the builders with a limit of infinitely many servers; as `policy_names`."""
+    return _names_with("mean_field")
+
+
+def _names_with(attribute: str) -> list[str]:
     names = []
     for name in builder_names():
         with contextlib.suppress(PluginError):
-            if hasattr(builder(name), "policy"):
+            if hasattr(builder(name), attribute):
                 names.append(name)
     return names
 

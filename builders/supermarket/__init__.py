@@ -401,3 +401,6 @@ def supermarket(
     require_memory("the supermarket model", 5 * entries + 40 * size, states=size, entries=entries)
     rows = transitions(space, keys, design.shares, design.rates)
     return Generator(space, rows, initial=distribution(space, begin))
+
+
+supermarket.mean_field = "builders.supermarket.mean_field:mean_field"  # what `ctmc mean-field supermarket` shows
