@@ -18,17 +18,18 @@ PACKAGES = ("ctmc", "builders", "solvers")
 ROOMS = (
     *("errors", "threads"),
     "model",
-    *("problem", "solution"),
+    *("problem", "solution", "estimate"),
     *("trace", "solver", "certificate", "interval", "strict"),
     "registry",
     *("storage", "interchange"),
-    *("solve", "contract"),
+    *("solve", "simulation", "contract"),
     "study",
     "cli",
     "__main__",
 )
 MODEL = (
     *("memory", "parameters", "summary", "state_space", "transitions", "lattice_products", "products", "distribution"),
+    "random_streams",
     *("reward", "predicate", "communication", "recipe"),
     *(
         "poisson_weights",
@@ -36,6 +37,7 @@ MODEL = (
         "elimination",
         "phase_type",
         "generator",
+        "jump_chain",
         "matrix_geometric",
         "qbd",
         "level_dependent",

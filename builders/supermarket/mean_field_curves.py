@@ -12,7 +12,11 @@ import numpy as np
 import ctmc
 from builders.supermarket.lumping import server_classes
 from ctmc.errors import ModelError
+from ctmc.estimate import CONFIDENCE, student_interval
 from ctmc.model.generator import Generator
+
+_EVENTS = 10_000_000
+"""Of the simulations of one curve, about."""
 
 if TYPE_CHECKING:
     from builders.supermarket.mean_field import MeanField
@@ -114,6 +118,61 @@ def exact_curve(found: MeanField, servers: int) -> tuple[Curve, float]:
         capacity = capacity * 3 // 2
 
 
+def simulated_curve(found: MeanField, servers: int, seed: int) -> Curve:
+    """Return the simulated course with finitely many servers, with bands of 95 %; no queue is truncated.
+
+    There are enough replications for some ten million events, from 4 to 1000.
+
+    Parameters
+    ----------
+    found : MeanField
+        With times.
+    servers : int
+        Such that the shares are whole numbers of servers.
+    seed : int
+
+    Raises
+    ------
+    ModelError
+        If there is no such model, or the selection is a function.
+
+    Examples
+    --------
+    >>> from builders.supermarket.mean_field import mean_field
+    >>> found = mean_field(service_rates=[1], arrival_rate_per_server=0.7, choices=2, times=[4])
+    >>> curve = simulated_curve(found, 1000, seed=20265)
+    >>> abs(curve.queue_length - found.queue_length_at)[0, 0] < 0.005
+    True
+    """
+    parameters = found.finite_parameters(servers)
+    counts = np.rint(found.shares * servers).astype(int)
+    events = servers * (found.arrival_rate_per_server + float(found.shares @ found.service_rates)) * found.times[-1]
+    replications = int(np.clip(_EVENTS / max(events, 1), 4, 1000))
+    estimate = ctmc.simulate(
+        "supermarket", **parameters, times=found.times.tolist(), initial=np.repeat(found.initial, counts).tolist(),
+        replications=replications, seed=seed, by_server=len(counts) > 1, imbalance=False,
+    )  # fmt: skip
+    path = estimate.trajectories["queue_length"]
+    means, widths = path.means, path.half_widths
+    if len(counts) == 1:
+        means, widths = means[:, None], widths[:, None]
+    else:
+        means, widths = _class_means(path.samples, counts)
+    return Curve(
+        label=f"{servers:,} servers, simulated {replications} times", servers=servers, times=found.times,
+        queue_length=means, half_width=widths,
+    )  # fmt: skip
+
+
+def _class_means(samples: np.ndarray | None, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return means of the classes and half widths of their intervals, shapes (T, C), from (replications, T, M)."""
+    assert samples is not None  # a simulation keeps them
+    first = np.cumsum(counts) - counts
+    of_classes = np.add.reduceat(samples, first, axis=2) / counts
+    means, widths = student_interval(of_classes, CONFIDENCE)
+    return np.asarray(means), np.asarray(widths)
+
+
 def finite_curves(
     found: MeanField, exact: Sequence[int], simulated: Sequence[int], seed: int
 ) -> tuple[list[Curve], list[str]]:
@@ -138,4 +197,9 @@ def finite_curves(
         curves.append(curve)
         if full > BOUNDARY:
             notes.append(f"{curve.label}: some queue of the truncated model is full with probability {full:.1e}.")
+    for servers in simulated:
+        try:
+            curves.append(simulated_curve(found, servers, seed))
+        except ModelError as error:
+            notes.append(f"no simulated curve: {error}")
     return curves, notes
