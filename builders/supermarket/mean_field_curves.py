@@ -22,7 +22,7 @@ _EVENTS = 10_000_000
 if TYPE_CHECKING:
     from builders.supermarket.mean_field import MeanField
 
-MOST_STATES = 40_000
+MOST_STATES = 20_000
 BOUNDARY = 1e-6
 """Probability that some queue of a truncated model is full, at most, at any of the times."""
 
