@@ -25,6 +25,8 @@ __version__ = "0.1.0"
 _WHERE = {
     "build": "ctmc.registry",
     "solve": "ctmc.solve",
+    "simulate": "ctmc.simulation",
+    "Estimate": "ctmc.estimate",
     "save": "ctmc.storage",
     "load": "ctmc.storage",
     "Stationary": "ctmc.problem",
@@ -106,6 +108,7 @@ if TYPE_CHECKING:
         UnstableError,
         UnsupportedProblemError,
     )
+    from ctmc.estimate import Estimate
     from ctmc.interval import Interval, prove_interval
     from ctmc.model.communication import condensation, to_networkx
     from ctmc.model.generator import Generator
@@ -117,6 +120,7 @@ if TYPE_CHECKING:
     from ctmc.model.structure import structure
     from ctmc.problem import AccumulatedReward, DiscountedReward, FirstPassage, Stationary, Transient
     from ctmc.registry import build
+    from ctmc.simulation import simulate
     from ctmc.solution import Outcome, Solution, Status
     from ctmc.solve import solve
     from ctmc.storage import load, save

@@ -18,17 +18,18 @@ PACKAGES = ("ctmc", "builders", "solvers")
 ROOMS = (
     *("errors", "threads"),
     "model",
-    *("problem", "evolution", "equation", "solution"),
+    *("problem", "evolution", "equation", "solution", "estimate"),
     *("trace", "solver", "certificate", "witness", "over_time", "interval", "strict"),
     "registry",
     *("storage", "interchange"),
-    *("solve", "contract"),
+    *("solve", "simulation", "contract"),
     "study",
     "cli",
     "__main__",
 )
 MODEL = (
     *("memory", "parameters", "summary", "state_space", "transitions", "lattice_products", "products", "distribution"),
+    "random_streams",
     *("reward", "predicate", "communication", "recipe"),
     *(
         "poisson_weights",
@@ -37,6 +38,7 @@ MODEL = (
         "phase_type",
         "generator",
         "impulses",
+        "jump_chain",
         "matrix_geometric",
         "qbd",
         "level_dependent",

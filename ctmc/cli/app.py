@@ -28,6 +28,7 @@ COMMANDS = {
     "optimize": ("optimize", "Find the best values of a model's parameters."),
     "run": ("run", "Run a study: build, solve, verify, and print one table."),
     "policy": ("policy", "Find the optimal policy of a model with decisions."),
+    "mean-field": ("mean_field", "Find the limit of infinitely many servers."),
     "completion": ("completion", "Print the completion script for a shell."),
     "doctor": ("doctor", "Check the installation."),
 }

@@ -117,6 +117,70 @@ def draw_lines(lines: Mapping[str, Sequence[tuple[float, float]]], x: str, y: st
     replace_file(path, write, overwrite=is_ours(path))
 
 
+def draw_courses(
+    courses: Sequence[tuple[str, np.ndarray, np.ndarray, np.ndarray | None]],
+    limits: Sequence[float],
+    y: str,
+    title: str,
+    path: Path,
+) -> None:
+    """Draw courses over time into a PNG file, one panel for each class; raises as `draw_convergence` does.
+
+    Parameters
+    ----------
+    courses : sequence of (name, times, values, half widths)
+        Values have the shape (times, classes), half widths of their bands the same, or None.  The first course is drawn on top,
+        black and thick.
+    limits : sequence of float
+        Of the first course as time goes on, one for each class, dotted.
+    y : str
+        Name of the axes of values.
+    title : str
+    path : Path
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from ctmc.storage.atomic import replace_file
+
+    classes = len(limits)
+    columns = min(classes, 3)
+    figure = Figure(figsize=(max(7.2, 4.6 * columns), 4.8 * -(-classes // 3)), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(-(-classes // 3), columns, squeeze=False).ravel()
+    for number, axes in enumerate(grid[:classes]):
+        axes.axhline(limits[number], color="0.4", linewidth=1, linestyle=":", label="fixed point")
+        others = zip(cycle(_COLORS[:-1]), cycle(_STYLES[1:] + _STYLES[:1]), strict=False)
+        styles = [(_COLORS[-1], "-"), *(next(others) for _ in courses[1:])]
+        for rank, ((name, times, values, widths), (color, style)) in enumerate(zip(courses, styles, strict=True)):
+            first = rank == 0
+            axes.plot(
+                times, values[:, number], color=color, linestyle=style, linewidth=2.2 if first else 1.5,
+                zorder=3 if first else 2, label=_inert(name),
+            )  # fmt: skip
+            if widths is not None:
+                low, high = values[:, number] - widths[:, number], values[:, number] + widths[:, number]
+                axes.fill_between(times, low, high, color=color, alpha=0.18, linewidth=0)
+        axes.set_xlabel("time", fontsize=11)
+        axes.set_ylabel(_inert(y), fontsize=11)
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+        if classes > 1:
+            axes.set_title(f"class {number}", fontsize=11)
+        axes.grid(True, color="0.9", linewidth=0.6)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    for axes in grid[classes:]:
+        axes.set_visible(False)
+    grid[0].legend(fontsize=9, frameon=False)
+    figure.suptitle(_inert(title), fontsize=12)
+
+    def write(temporary: Path) -> None:
+        figure.savefig(temporary, format="png", dpi=150, metadata={"Software": SIGNATURE})
+
+    replace_file(path, write, overwrite=is_ours(path))
+
+
 def _panel(axes: Any, panel: tuple[str, str], histories: Sequence[History]) -> None:
     model, problem = panel
     # the methods for QBDs work on blocks and make no products
