@@ -15,7 +15,6 @@ from ctmc.errors import ModelError
 from ctmc.estimate import CONFIDENCE, student_interval
 from ctmc.model.generator import Generator
 
-_NOTHING = 1e-20
 _EVENTS = 10_000_000
 """Of the simulations of one curve, about."""
 
@@ -118,21 +117,9 @@ def exact_curve(found: MeanField, servers: int) -> tuple[Curve, float]:
 
 
 def _followed(model: Generator, initial: Any, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean queue lengths, and the probability that some queue is full; shapes (T, M) and (T,).
-
-    From time to time, which takes fewer products and sums than from 0 to each of the times; errors of mass do not grow.
-    """
-    rows, full, now = [], [], -1.0
-    for time in times.tolist():
-        step = time if now < 0 else time - now
-        solution = ctmc.solve(ctmc.Transient(model, initial=initial, times=[step]))
-        means = solution.expectations(["queue_length", "boundary"])
-        rows.append(means["queue_length"][0])
-        full.append(means["boundary"][0])
-        # what weighs nothing would become so small that products with it are slow
-        kept = np.where(solution.value[0] > _NOTHING, solution.value[0], 0)
-        initial, now = kept / kept.sum(), time
-    return np.array(rows), np.array(full)
+    """Return the mean queue lengths, and the probability that some queue is full; shapes (T, M) and (T,)."""
+    solution = ctmc.solve(ctmc.Transient(model, initial=initial, times=times, reward=("queue_length", "boundary")))
+    return solution.expected("queue_length"), solution.expected("boundary")
 
 
 def simulated_curve(found: MeanField, servers: int, seed: int) -> Curve:
