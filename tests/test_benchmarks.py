@@ -47,3 +47,13 @@ def test_stationary_solves_are_compared(tmp_path):
     assert "exit code" not in report
     assert rows["(3, 3), load 0.8"][-1].startswith("CONVERGED")
     assert (tmp_path / "stationary_scale.png").stat().st_size > 10_000
+
+
+def test_simulations_are_timed():
+    arguments = ["--million", "0.02", "--repeats", "1"]
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "simulation_speed.py", *arguments], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    for row in ("M = 1,000: the same of every server", "tandem", "jump chain"):
+        assert row in done.stdout

@@ -154,6 +154,14 @@ def test_response_times_of_jobs_followed_agree_with_littles_law_and_with_the_law
     assert followed.means["response_time_p50"] < followed.means["response_time"] < followed.means["response_time_p95"]
 
 
+def test_jobs_that_are_there_at_the_start_have_no_response_time():
+    rare = {"service_rates": [1.0, 2.0], "arrival_rate": 1e-9, "choices": 2, "initial": [3, 4], "seed": 71020}
+    found = simulate(**rare, horizon=100, warm_up=0, response_times=True)
+    assert np.isnan(found.means["response_time"])
+    assert np.isnan(found.means["response_time_p99"])
+    assert found.means["queue_length"] == pytest.approx([6 / 100, 5 / 100], rel=0.5)  # (1 + 2 + 3) / 1, (1 + .. + 4) / 2
+
+
 def test_batches_of_one_run_give_intervals_as_well():
     found = simulate(**COMMON, horizon=100_000, batches=20, seed=71007)
     exact = REFERENCE["stationary"][0]
@@ -166,7 +174,7 @@ def test_batches_of_one_run_give_intervals_as_well():
 
 def test_many_servers_tend_to_the_mean_field():
     """Equal servers, d = 2: a fraction load^(2^k - 1) of the queues has k jobs and more, as M goes to infinity."""
-    found = simulate(service_rates=[1.0], servers=4000, arrival_rate=3200, choices=2, horizon=600, warm_up=60,
+    found = simulate(service_rates=[1.0], servers=4000, arrival_rate=3200, choices=2, horizon=500, warm_up=60,
                      replications=2, seed=71008)  # fmt: skip
     tails = 0.8 ** (2.0 ** np.arange(1, 12) - 1)
     assert found.means["queue_length"] == pytest.approx(tails.sum(), rel=5e-3)
@@ -175,7 +183,7 @@ def test_many_servers_tend_to_the_mean_field():
     assert found.trajectories == {}
     exact = ctmc.solve(
         ctmc.Stationary(
-            ctmc.build("supermarket", service_rates=[1.0] * 4, arrival_rate=3.2, choices=2, capacity=14, lump=True)
+            ctmc.build("supermarket", service_rates=[1.0] * 4, arrival_rate=3.2, choices=2, capacity=10, lump=True)
         )
     )
     few = simulate(
