@@ -1,6 +1,8 @@
 """Simulation of the supermarket: every rule against exact values, reward processes, pairs of designs, and what limits it."""
 
 import json
+import os
+import signal
 import tomllib
 from importlib.resources import files
 
@@ -11,6 +13,7 @@ import ctmc
 from builders.supermarket import event_loop
 from builders.supermarket.simulation import simulate
 from ctmc.cli import main
+from ctmc.cli.progress import Progress
 from ctmc.simulation import compare, difference
 
 REFERENCE = tomllib.loads(files("ctmc.data.reference").joinpath("supermarket.toml").read_text(encoding="utf-8"))
@@ -159,7 +162,9 @@ def test_jobs_that_are_there_at_the_start_have_no_response_time():
     found = simulate(**rare, horizon=100, warm_up=0, response_times=True)
     assert np.isnan(found.means["response_time"])
     assert np.isnan(found.means["response_time_p99"])
-    assert found.means["queue_length"] == pytest.approx([6 / 100, 5 / 100], rel=0.5)  # (1 + 2 + 3) / 1, (1 + .. + 4) / 2
+    assert found.means["queue_length"] == pytest.approx(
+        [6 / 100, 5 / 100], rel=0.5
+    )  # (1 + 2 + 3) / 1, (1 + .. + 4) / 2
 
 
 def test_batches_of_one_run_give_intervals_as_well():
@@ -370,6 +375,28 @@ def test_command_simulates_a_stored_model(capsys, tmp_path):
     assert names == ["reached", "first_passage_time"]
     assert main(["simulate", str(tmp_path / "none.h5"), "--horizon", "5", "--seed", "3"]) == 2
     assert "none.h5" in capsys.readouterr().err
+
+
+def test_ctrl_c_shows_the_replications_done_so_far(capsys, monkeypatch):
+    monkeypatch.setattr(Progress, "count", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    arguments = [*SMALL, "--horizon", "200", "--replications", "5000", "--seed", "72004", "--json"]
+    assert main(arguments) == 130
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert document["stopped"] is True
+    assert 2 <= document["replications"] < 5000
+    assert "Stopping after these replications" in captured.err
+
+
+def test_completion_knows_builders_options_and_files():
+    from click.shell_completion import ShellComplete
+
+    from ctmc.cli.app import cli
+
+    complete = ShellComplete(cli, {}, "ctmc", "_CTMC_COMPLETE").get_completions
+    assert [item.value for item in complete(["simulate"], "su")] == ["supermarket"]
+    assert [item.type for item in complete(["simulate"], "mod")] == ["file"]
+    assert "--response-times" in [item.value for item in complete(["simulate", "supermarket"], "--resp")]
 
 
 @pytest.mark.parametrize(
