@@ -167,6 +167,14 @@ def test_jobs_that_are_there_at_the_start_have_no_response_time():
     )  # (1 + 2 + 3) / 1, (1 + .. + 4) / 2
 
 
+def test_more_jobs_than_there_are_places_at_first():
+    """An overloaded server: who leaves at time t came at t / 5, so those who leave in [500, 1000] stayed 600 on average."""
+    found = simulate(service_rates=[1.0], arrival_rate=5.0, choices=1, horizon=1000, warm_up=500, replications=8,
+                     response_times=True, seed=71021)  # fmt: skip
+    assert found.means["response_time"] == pytest.approx(600, rel=0.05)
+    assert found.means["response_time_p50"] == pytest.approx(600, rel=0.05)
+
+
 def test_batches_of_one_run_give_intervals_as_well():
     found = simulate(**COMMON, horizon=100_000, batches=20, seed=71007)
     exact = REFERENCE["stationary"][0]

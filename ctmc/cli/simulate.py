@@ -103,7 +103,7 @@ def _show(found: Any, what: str, picture: str | None, out: Output) -> None:
         "warm_up": found.warm_up,
         "confidence": found.confidence,
         "seed": found.seed,
-        "events": found.events,
+        "events": found.events or None,
     }
     columns = ["measure", "time", "mean", "half_width", "low", "high"]
     rows = _rows(found)
@@ -126,7 +126,8 @@ def _show(found: Any, what: str, picture: str | None, out: Output) -> None:
     else:
         if not out.csv:
             out.write(found.title)
-            out.facts([(name.replace("_", " "), value) for name, value in facts.items()])
+            shown = [(name.replace("_", " "), value) for name, value in facts.items() if name != "events" or value]
+            out.facts(shown)
             out.write()
         timed = bool(found.trajectories)
         out.table(
