@@ -332,6 +332,8 @@ def test_an_unstable_system_says_so():
     for change in ({"arrival_rate": 7}, {"choices": 1, "arrival_rate": 3.1}):
         found = simulate(**{**COMMON, **change}, horizon=10, seed=71019)
         assert "queues grow without bound" in found.notes[0]
+    many = simulate(service_rates=[1], servers=400, arrival_rate=401, choices=2, horizon=5, seed=71019)
+    assert "queues grow without bound" in many.notes[0]
     assert simulate(**{**COMMON, "arrival_rate": 7}, capacity=3, horizon=10, seed=71019).notes == ()
 
 
