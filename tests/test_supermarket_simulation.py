@@ -254,6 +254,13 @@ def test_common_random_numbers_narrow_the_interval_of_a_difference():
     assert faster.interval("jobs")[1] < 0
 
 
+def test_designs_with_other_service_rates_see_the_same_arrivals():
+    slow, fast = ({"service_rates": rates} for rates in ([3, 2, 1], [4, 2, 1.5]))
+    found = compare("supermarket", slow, fast, arrival_rate=3, choices=2, horizon=50, replications=4, seed=71022)
+    assert found.samples["throughput"].tolist() == [0] * 4
+    assert found.means["jobs"] > 0
+
+
 def test_the_same_seed_gives_the_same_arrivals_whatever_is_kept():
     runs = [
         simulate(**COMMON, times=[5.0, 50.0], replications=3, seed=71014, **kept)
