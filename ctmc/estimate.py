@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from ctmc.errors import ModelError, unknown_name
 from ctmc.model.summary import Rows, Summarised
@@ -171,7 +171,7 @@ def student_interval(samples: np.ndarray, confidence: float = CONFIDENCE) -> tup
     confidence : float
     """
     count = len(samples)
-    reach = float(student.ppf(0.5 + confidence / 2, count - 1)) / np.sqrt(count)
+    reach = float(stdtrit(count - 1, 0.5 + confidence / 2)) / np.sqrt(count)
     return samples.mean(axis=0), reach * samples.std(axis=0, ddof=1)
 
 
@@ -184,7 +184,7 @@ def variance_interval(samples: np.ndarray, confidence: float = CONFIDENCE) -> tu
     variance = samples.var(axis=0, ddof=1)
     fourth = ((samples - samples.mean(axis=0)) ** 4).mean(axis=0)
     spread = np.maximum(fourth - (count - 3) / (count - 1) * variance**2, 0) / count
-    return variance, float(student.ppf(0.5 + confidence / 2, count - 1)) * np.sqrt(spread)
+    return variance, float(stdtrit(count - 1, 0.5 + confidence / 2)) * np.sqrt(spread)
 
 
 def difference(first: Estimate, second: Estimate) -> Estimate:

@@ -60,3 +60,13 @@ def test_transient_answers_are_compared(tmp_path):
     assert {"chebyshev, at t", "uniformization, at t", "SciPy, plain uniformization, both"} <= set(errors)
     assert max(errors.values()) < 1e-8
     assert (tmp_path / "transient_scale.png").stat().st_size > 10_000
+
+
+def test_simulations_are_timed():
+    arguments = ["--million", "0.02", "--repeats", "1"]
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "simulation_speed.py", *arguments], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    for row in ("M = 1,000: the same of every server", "tandem", "jump chain"):
+        assert row in done.stdout

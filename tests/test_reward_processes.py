@@ -18,7 +18,11 @@ from ctmc.model.reward import Reward
 from ctmc.problem import AccumulatedReward, Transient
 
 REFERENCE = tomllib.loads(resources.files("ctmc.data.reference").joinpath("supermarket.toml").read_text())
-CASES = REFERENCE["reward_process"]
+CASES = [
+    {"parameters": row["parameters"], "initial": initial, "accumulated": accumulated}
+    for row in REFERENCE["reward_process"]
+    for initial, accumulated in zip(row["initial"], row["accumulated"], strict=True)
+]
 HORIZON = 2.0
 CHAIN = Generator.from_matrix(
     [[0, 1.0], [2.0, 0]], rewards={"one": Reward(np.ones(2)), "up": Reward(np.array([1.0, 0.0]))}

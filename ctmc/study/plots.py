@@ -74,7 +74,14 @@ def draw_convergence(histories: Sequence[History], title: str, path: Path) -> No
     replace_file(path, write, overwrite=is_ours(path))
 
 
-def draw_lines(lines: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str, title: str, path: Path) -> None:
+def draw_lines(
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    x: str,
+    y: str,
+    title: str,
+    path: Path,
+    bands: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+) -> None:
     """Draw y against x, one line for each name, into a PNG file; raises as `draw_convergence` does.
 
     Parameters
@@ -84,6 +91,8 @@ def draw_lines(lines: Mapping[str, Sequence[tuple[float, float]]], x: str, y: st
         Names of the axes.
     title : str
     path : Path
+    bands : mapping of str to intervals (low, high), optional
+        Drawn behind the line of the same name, an interval for each of its points.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -101,6 +110,9 @@ def draw_lines(lines: Mapping[str, Sequence[tuple[float, float]]], x: str, y: st
             color=color, linestyle=style, linewidth=1.8, marker=marker if len(points) <= 60 else None, markersize=4.5,
             label=_inert(name),
         )  # fmt: skip
+        if bands and name in bands:
+            low, high = zip(*bands[name], strict=True)
+            axes.fill_between([point[0] for point in points], low, high, color=color, alpha=0.2, linewidth=0)
     if all(float(value).is_integer() for points in lines.values() for _, value in points):
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel(_inert(x.replace("_", " ")), fontsize=11)
