@@ -503,7 +503,7 @@ class Generator(Summarised):
         `out` is another array than x and `previous`.
         """
         x, out = self._vectors(x, out)
-        others = (self.exit_rates, x, x if previous is None else previous, factor, keep, weight, out)
+        others: Any = (self.exit_rates, x, x if previous is None else previous, factor, keep, weight, out)
         if isinstance(self.transitions, LatticeTransitions):
             rows = self.transitions
             if backward:
