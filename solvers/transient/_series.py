@@ -126,6 +126,14 @@ def _add_one(p: Any, part: Any, x: Any, w: float, s: float) -> None:
 
 
 @compiled
+def _sum_four(part: Any, ring: Any, term: int, a: int, b: int, s: Any) -> None:
+    x0, x1, x2, x3 = ring[term, a:b], ring[term + 1, a:b], ring[term + 2, a:b], ring[term + 3, a:b]
+    s0, s1, s2, s3 = s[term], s[term + 1], s[term + 2], s[term + 3]
+    for i in range(part.size):
+        part[i] += (s0 * x0[i] + s1 * x1[i]) + (s2 * x2[i] + s3 * x3[i])
+
+
+@compiled
 def _compensated(total: Any, missing: Any, part: Any) -> None:
     for i in range(total.size):
         more = part[i] - missing[i]
@@ -139,8 +147,12 @@ def _add_chunk(ring: Any, a: Any, b: Any, weights: Any, survival: Any, y: Any, i
     part = np.zeros(b - a)
     p = y[a:b]
     term = 0
+    matters = weights.any()  # before the window only the integral gets something
     while term + 4 <= weights.size:
-        _add_four(p, part, ring, term, a, b, weights, survival)
+        if matters:
+            _add_four(p, part, ring, term, a, b, weights, survival)
+        else:
+            _sum_four(part, ring, term, a, b, survival)
         term += 4
     while term < weights.size:
         _add_one(p, part, ring[term, a:b], weights[term], survival[term])

@@ -174,7 +174,7 @@ class Chebyshev:
             rest = float(longest[last] * norms[-2] + longest[last - 1] * norms[-1])
             rounding = _ROUNDING * float(longest[: last + 1] @ norms)
             enough = rest <= allowed or rounding > left
-            news = max(rest, 2 * problem.tolerance)
+            news = rest if enough else max(rest, 2 * problem.tolerance)
             made = end - begin - (last < end)  # the first term is no product
             if trace.finished(news, limit=self.max_iterations, iterations=made, stagnates=False) and not enough:
                 return None
