@@ -309,7 +309,8 @@ def _assembled(
 ) -> PassageAnswer:
     """Return values, bounds and variances, of every state or of an initial distribution."""
     moments = len(columns)
-    errors = columns * relative[:, None]
+    with np.errstate(invalid="ignore"):
+        errors = np.where(columns == 0, 0.0, columns * relative[:, None])  # 0 is exact, even where nothing is proven
     off = None
     if variance is not None:
         # the second moment less the square of the first is right within these; the variance is near it, or nearer to the truth
