@@ -11,8 +11,9 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigs
 
 from ctmc.equation import Equation
 from ctmc.errors import ModelError, SolveError
+from ctmc.model.communication import reachable
 from ctmc.model.generator import Generator
-from ctmc.model.stopped import one_class
+from ctmc.model.stopped import one_class, stopped
 from ctmc.passage import SMALL
 from ctmc.problem import FirstPassage
 from ctmc.solution import HISTORY, Solution, Status
@@ -43,7 +44,9 @@ class QuasiStationary:
     residual: float
 
 
-def quasi_stationary(model: Generator, target: Any, *, tolerance: float = 1e-10) -> QuasiStationary:
+def quasi_stationary(
+    model: Generator, target: Any, initial: Any = None, *, tolerance: float = 1e-10
+) -> QuasiStationary:
     """Return the distribution that does not change while the target is not entered: nu Q_SS = -decay_rate nu.
 
     Up to 3000 states by inverse iteration with factors of -Q_SS in which nothing is subtracted; above by Arnoldi's method on the
@@ -56,13 +59,15 @@ def quasi_stationary(model: Generator, target: Any, *, tolerance: float = 1e-10)
     model : Generator
     target : str or callable
         As in `FirstPassage`.
+    initial : state, mapping, vector or Distribution, optional
+        Only states that are reached from there count; default the model's own, all states where it has none.
     tolerance : float
         Largest accepted residual.
 
     Raises
     ------
     ModelError
-        If the states outside the target are not one class, or do not lead to it.
+        If the states that count are not one class, or do not lead to the target.
     SolveError
         If the residual is too large.
 
@@ -73,12 +78,15 @@ def quasi_stationary(model: Generator, target: Any, *, tolerance: float = 1e-10)
     >>> found.distribution.round(9).tolist(), round(found.decay_rate, 9)
     ([0.0, 0.5, 0.5, 0.0], 1.0)
     """
-    problem = FirstPassage(model, target, moments=1, tolerance=tolerance)
+    problem = FirstPassage(model, target, model.initial if initial is None else initial, moments=1, tolerance=tolerance)
     inside = ~problem.target_states
+    if problem.initial is not None:
+        begin = problem.initial.positions
+        inside &= reachable(stopped(model, inside), begin[inside[begin]])
     into = model.backward(problem.target_states.astype(np.float64))
     if not into[inside].any():
-        raise ModelError("the target is never entered from outside; allowed is one that some state outside leads to.")
-    one_class(model, inside, "the states outside the target")
+        raise ModelError("the target is never entered from the states that count; allowed is one that some of them leads to.")
+    one_class(model, inside, "the states outside the target that count")
     nu = np.zeros(model.size)
     if np.count_nonzero(inside) <= SMALL:
         nu[inside], bounds = _inverse_iteration(Equation(model, np.ones(model.size), inside=inside))
