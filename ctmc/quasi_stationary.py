@@ -20,6 +20,9 @@ from ctmc.solution import HISTORY, Solution, Status
 
 _MOST_STEPS = 20_000
 _FACTOR = 1.02
+_POLISHES = 200
+_POLISHED = 1e-9
+_LEAST = 1e-100
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +94,7 @@ def quasi_stationary(
     if np.count_nonzero(inside) <= SMALL:
         nu[inside], bounds = _inverse_iteration(Equation(model, np.ones(model.size), inside=inside))
     else:
-        nu = _arnoldi(model, inside)
+        nu = _arnoldi(model, inside, np.where(inside, into, 0.0))
         bounds = (0.0, float(model.exit_rates[inside].min()))
     flow = model.forward(nu)[inside]
     rate = float(nu[inside] @ into[inside])
@@ -127,8 +130,8 @@ def _inverse_iteration(equation: Equation) -> tuple[np.ndarray, tuple[float, flo
     return nu, (low * (1 - off), high * (1 + off))
 
 
-def _arnoldi(model: Generator, inside: np.ndarray) -> np.ndarray:
-    """Return nu from the dominant eigenvector of I + Q / q on the inside, a few of its steps making it positive."""
+def _arnoldi(model: Generator, inside: np.ndarray, into: np.ndarray) -> np.ndarray:
+    """Return nu from the dominant eigenvector of I + Q / q on the inside, and steps of nu_j = inflow_j / (q_j - decay rate)."""
     n, rate = model.size, _FACTOR * model.uniformization_rate
 
     def step(p: np.ndarray) -> np.ndarray:
@@ -139,11 +142,19 @@ def _arnoldi(model: Generator, inside: np.ndarray) -> np.ndarray:
     start = np.where(inside, 1.0, 0.0)
     try:
         _, vectors = eigs(LinearOperator((n, n), matvec=step, dtype=np.float64), k=1, which="LR", v0=start, tol=1e-13)
-        nu = np.abs(np.real(vectors[:, 0]))
+        nu = step(np.abs(np.real(vectors[:, 0])))
     except ArpackError:
         nu = start
+    nu[inside] = np.maximum(nu[inside], _LEAST * nu.max())
     nu /= nu.sum()
-    for _ in range(10):
-        nu = step(nu)
+    for _ in range(_POLISHES):  # states of little probability get digits of their own, which the bounds depend on
+        flow = model.forward(nu)
+        flow[~inside] = 0.0
+        ratios = -flow[inside] / nu[inside]
+        decay = float(nu @ into)
+        if 0 <= ratios.max() - ratios.min() <= _POLISHED * decay:
+            break
+        nu = (nu + (flow + nu * model.exit_rates) / np.where(inside, model.exit_rates - decay, 1.0)) / 2
+        nu[~inside] = 0.0
         nu /= nu.sum()
     return np.asarray(nu)

@@ -62,7 +62,7 @@ def next_method(problem: Problem, name: str) -> str:
         order += ["bicgstab", "gmres", "gauss_seidel", "sparse_lu"]
     elif isinstance(problem, FirstPassage):
         order = ["absorption_elimination"] if problem.model.size <= SMALL else []
-        order += ["absorption_krylov"]
+        order += ["absorption_krylov", "absorption_lu"]
     else:
         order = [default_solver(problem)]
     return next((other for other in order if other != name), "")

@@ -16,7 +16,7 @@ from ctmc.model.m_factors import factorized
 from ctmc.model.stopped import fates
 from ctmc.problem import FirstPassage
 
-SOLVERS = ("absorption_elimination", "absorption_krylov")
+SOLVERS = ("absorption_elimination", "absorption_krylov", "absorption_lu")
 
 
 def birth_death(births, deaths):
@@ -90,7 +90,7 @@ def test_bounds_hold_state_by_state(seed, decades):
     second = exact_solve(rates, inside, [2 * x for x in first])
     for solver in SOLVERS:
         answer = ctmc.solve(FirstPassage(chain, "goal"), solver, check=False)
-        hard = decades > 1 and solver == "absorption_krylov"
+        hard = decades > 1 and solver != "absorption_elimination"
         assert answer.converged or hard
         if not answer.converged:
             continue
