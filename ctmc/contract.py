@@ -447,7 +447,13 @@ def _transformed(solver: Any, case: Case, first: Solution) -> Iterable[str]:
 
 
 def _transformed_passage(
-    solver: Any, problem: FirstPassage, first: Solution, changed: Generator, factor: float, numbering: np.ndarray, what: str
+    solver: Any,
+    problem: FirstPassage,
+    first: Solution,
+    changed: Generator,
+    factor: float,
+    numbering: np.ndarray,
+    what: str,
 ) -> Iterable[str]:
     begin = None if problem.initial is None else problem.initial.dense(changed.size)[numbering]
     asked = FirstPassage(changed, "target", begin, None, problem.moments, problem.tolerance)

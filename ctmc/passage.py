@@ -24,7 +24,7 @@ from ctmc.equation import Equation
 from ctmc.model import products
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
-from ctmc.model.stopped import Fates, fates
+from ctmc.model.stopped import Fates, fates, met
 from ctmc.problem import FirstPassage
 from ctmc.solution import Answer, Outcome, Status, joined_histories
 
@@ -172,8 +172,10 @@ def answer_passage(problem: FirstPassage, run: Run) -> tuple[Outcome, Certificat
     require_memory("the moments of the passage time", 8 * n * (moments + 4), states=n)
     begin = None if problem.initial is None else problem.initial.dense(n)
     proofs = Proofs(run)
-    reach, reach_bound = _reach(found, begin, problem, proofs)
     sure = found.certain | found.target
+    if begin is not None:
+        found = met(model, found, begin)  # fewer equations
+    reach, reach_bound = _reach(found, begin, problem, proofs)
     if begin is not None and begin[~sure].any():
         value, infinite = np.full(moments, math.inf), np.array(math.inf)
         answer = PassageAnswer(

@@ -11,9 +11,9 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigs
 
 from ctmc.equation import Equation
 from ctmc.errors import ModelError, SolveError
-from ctmc.model.communication import reachable
+from ctmc.model.communication import reachable_within
 from ctmc.model.generator import Generator
-from ctmc.model.stopped import one_class, stopped
+from ctmc.model.stopped import one_class
 from ctmc.passage import SMALL
 from ctmc.problem import FirstPassage
 from ctmc.solution import HISTORY, Solution, Status
@@ -84,11 +84,12 @@ def quasi_stationary(
     problem = FirstPassage(model, target, model.initial if initial is None else initial, moments=1, tolerance=tolerance)
     inside = ~problem.target_states
     if problem.initial is not None:
-        begin = problem.initial.positions
-        inside &= reachable(stopped(model, inside), begin[inside[begin]])
+        inside = reachable_within(model, inside & (problem.initial.dense(model.size) > 0), inside)
     into = model.backward(problem.target_states.astype(np.float64))
     if not into[inside].any():
-        raise ModelError("the target is never entered from the states that count; allowed is one that some of them leads to.")
+        raise ModelError(
+            "the target is never entered from the states that count; allowed is one that some of them leads to."
+        )
     one_class(model, inside, "the states outside the target that count")
     nu = np.zeros(model.size)
     if np.count_nonzero(inside) <= SMALL:

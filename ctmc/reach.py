@@ -13,7 +13,7 @@ from ctmc.equation import Equation
 from ctmc.errors import ModelError, SolveError
 from ctmc.model.generator import Generator
 from ctmc.model.reward import Reward
-from ctmc.model.stopped import fates, stopped
+from ctmc.model.stopped import fates, met, stopped
 from ctmc.passage import SMALL, Proofs, chances
 from ctmc.problem import FirstPassage, Transient
 from ctmc.solution import HISTORY, Outcome, Solution, Status
@@ -116,6 +116,8 @@ def reach_probability(
             return Proven(sure, 0.0)
         return Proven(float(begin @ sure) if begin[found.never].any() else 1.0, 0.0)
     proofs = _proofs(problem, solver)
+    if begin is not None:
+        found = met(model, found, begin)
     chance, errors = chances(model, found, tolerance, proofs)
     _raise_unless_good(problem, proofs, chance, "reach_probability")
     if begin is None:
@@ -230,7 +232,7 @@ def expected_time_before(
         raise ModelError(
             "the passage is not certain from the initial states, so the expected time before it is infinite."
         )
-    inside, nothing = found.certain, np.zeros(model.size)
+    inside, nothing = met(model, found, begin).certain, np.zeros(model.size)
     if not begin[inside].any():
         return TimeBefore(nothing, nothing, 0.0)
     proofs = _proofs(problem, solver)

@@ -230,6 +230,12 @@ def test_avoid_callable_and_label():
     assert ctmc.solve(FirstPassage(chain, "state <= 1", avoid="state == 1", initial=(4,))).reach_probability == 1.0
 
 
+def test_only_states_that_are_met_are_solved_for():
+    chain = birth_death(np.ones(500), np.ones(500))
+    passage = ctmc.solve(FirstPassage(chain, "state == 7", initial=(0,)))
+    assert passage.phase_type().size == 7 and passage.mean == pytest.approx(7 * 8 / 2, rel=1e-13)
+
+
 def test_one_moment_has_no_variance():
     with pytest.raises(ModelError, match="moments is 1"):
         ctmc.solve(FirstPassage(GAME, "state == 0", initial=(0,), moments=1)).variance  # noqa: B018

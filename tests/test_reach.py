@@ -8,7 +8,7 @@ from scipy.linalg import eig, expm
 
 import ctmc
 from ctmc.errors import ModelError, SolveError
-from ctmc.model.communication import leading_to
+from ctmc.model.communication import reachable_within
 
 SOLVERS = ("absorption_elimination", "absorption_krylov", "absorption_lu")
 
@@ -160,4 +160,7 @@ def test_search_falls_back_to_breadth_first():
     )
     ends = np.arange(3000) == order[2500]
     within = np.arange(3000) != order[700]
-    np.testing.assert_array_equal(np.flatnonzero(leading_to(chain, ends, within)), np.sort(order[701:2501]))
+    found = reachable_within(chain, ends, within, backward=True)
+    np.testing.assert_array_equal(np.flatnonzero(found), np.sort(order[701:2501]))
+    found = reachable_within(chain, np.arange(3000) == order[200], within)
+    np.testing.assert_array_equal(np.flatnonzero(found), np.sort(order[200:700]))

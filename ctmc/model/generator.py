@@ -318,7 +318,17 @@ class Generator(Summarised):
 
     def replace(self, **changes: Any) -> Generator:
         """Return a copy with other fields, all but the states and transitions; arrays are shared."""
-        allowed = {"initial", "labels", "rewards", "measures", "distributions", "notes", "recipe", "content_hash", "guess"}
+        allowed = {
+            "initial",
+            "labels",
+            "rewards",
+            "measures",
+            "distributions",
+            "notes",
+            "recipe",
+            "content_hash",
+            "guess",
+        }
         if not changes.keys() <= allowed:
             raise unknown_name("replaceable field", next(iter(changes.keys() - allowed)), allowed)
         if changes.get("initial") is not None:
