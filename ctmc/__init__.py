@@ -38,6 +38,7 @@ _WHERE = {
     "Interval": "ctmc.interval",
     "prove_interval": "ctmc.interval",
     "Solution": "ctmc.solution",
+    "PassageSolution": "ctmc.passage_solution",
     "Outcome": "ctmc.solution",
     "Status": "ctmc.solution",
     "Generator": "ctmc.model.generator",
@@ -118,6 +119,7 @@ if TYPE_CHECKING:
     from ctmc.model.recipe import allowed_code, builder
     from ctmc.model.reward import Reward
     from ctmc.model.structure import structure
+    from ctmc.passage_solution import PassageSolution
     from ctmc.problem import AccumulatedReward, DiscountedReward, FirstPassage, Stationary, Transient
     from ctmc.quasi_stationary import quasi_stationary
     from ctmc.reach import expected_time_before, reach_probability

@@ -161,7 +161,7 @@ class PassageSolution(Solution):
         return _plain(found.reshape(given.shape + lead))
 
     def survival(self, times: Any) -> Any:
-        """Return P{T > t}, in the shape of `cdf`, right to the tolerance."""
+        """Return P{T > t}, in the shape of `cdf`, right to the tolerance; `phase_type` has tails right relative to their size."""
         return _plain(1.0 - np.asarray(self.cdf(times)))
 
     def density(self, times: Any) -> Any:
