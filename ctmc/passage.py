@@ -111,7 +111,7 @@ class Proofs:
         reason = f"the defect {defect:.2g} is within {accepted:g}."
         if defect > accepted:
             reason = f"the defect {defect:.2g} is within the rounding floor {floor:.2g}."
-        if total > accepted and np.count_nonzero(x) <= SMALL:
+        if total > accepted and equation.may_eliminate(SMALL, not good):
             # rounding hides the residual of a stiff chain, but not the difference from an answer without subtractions
             factors = equation.factors()
             ratio = x[inside] / factors.solve(equation.right[inside])
@@ -280,7 +280,6 @@ def chances(model: Generator, found: Fates, tolerance: float, proofs: Proofs) ->
     into = model.backward(chance)  # 0 inside, so a sum of rates
     shared: dict[str, Any] = {}
     ones = np.ones(n)
-    small = np.count_nonzero(inside) <= SMALL
     time, _, high = proofs.positive(Equation(model, ones, inside=inside, tolerance=math.sqrt(tolerance), found=shared))
     if time is None:
         return np.where(inside, np.nan, chance), np.where(inside, 1.0, 0.0)
@@ -291,7 +290,7 @@ def chances(model: Generator, found: Fates, tolerance: float, proofs: Proofs) ->
         return np.where(inside, np.nan, chance), np.where(inside, 1.0, 0.0)
     off = equation.defect(equation.residual(h)) + equation.floor(np.abs(h))
     errors = np.minimum(off * high * time, 1.0)
-    if small:
+    if equation.may_eliminate(SMALL, float(errors[inside].max()) > tolerance):
         factors = equation.factors()
         other = factors.solve(into[inside])
         errors[inside] = np.minimum(errors[inside], np.abs(h[inside] - other) + factors.error * other)

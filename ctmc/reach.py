@@ -252,7 +252,7 @@ def expected_time_before(
             times = np.maximum(y, 0.0)
             residual = np.abs(equation.residual(times)) + equation.rounding(times)
             error = float(residual[inside] @ mean[inside]) * high
-            if np.count_nonzero(inside) <= SMALL:
+            if equation.may_eliminate(SMALL, error > tolerance * float(begin @ mean)):
                 factors = equation.factors()
                 other = factors.solve_left(begin[inside])
                 error = min(error, float(np.abs(times[inside] - other).sum() + factors.error * other.sum()))
