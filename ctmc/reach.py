@@ -154,7 +154,7 @@ def _within(problem: FirstPassage, begin: np.ndarray | None, first: float, last:
         answer = solve(Transient(chain, inner, [last - first], tolerance, reward="reached"))
         chance, error = np.clip(answer.value[0], 0.0, 1.0), float(answer.error_bound[0])
     if first > 0:
-        chain = stopped(model, ~avoided, rewards={"chance": Reward(np.where(avoided, 0.0, chance))})
+        chain = stopped(model, ~avoided, rewards={"chance": Reward(chance)})
         answer = solve(Transient(chain, problem.initial, [first], tolerance, reward="chance"))
         chance, error = np.clip(answer.value[0], 0.0, 1.0), error + float(answer.error_bound[0])
     return Proven(float(chance) if np.ndim(chance) == 0 else chance, error)

@@ -24,12 +24,15 @@ def test_gamblers_ruin(solver):
     coins, ratio = 30, 2.0
     known = np.expm1(np.arange(coins + 1) * math.log(ratio)) / np.expm1(coins * math.log(ratio))
     value, bound = ctmc.reach_probability(game(coins, 1.0, ratio), f"state == {coins}", solver=solver)
-    assert (np.abs(value - known) <= bound + 1e-16).all() and bound <= 1e-10
-    assert value[0] == 0.0 and value[-1] == 1.0
+    assert (np.abs(value - known) <= bound + 1e-16).all()
+    assert bound <= 1e-10
+    assert value[0] == 0.0
+    assert value[-1] == 1.0
     if solver == "absorption_elimination":
         np.testing.assert_allclose(value, known, rtol=1e-13)
     single = ctmc.reach_probability(game(coins, 1.0, ratio), f"state == {coins}", initial=(29,), solver=solver)
-    assert single.value == pytest.approx(known[29], abs=1e-10) and single.error_bound <= bound
+    assert single.value == pytest.approx(known[29], abs=1e-10)
+    assert single.error_bound <= bound
 
 
 def test_probabilities_decided_by_the_transitions_are_exact():
@@ -37,7 +40,8 @@ def test_probabilities_decided_by_the_transitions_are_exact():
     assert ctmc.reach_probability(chain, "state == 4", initial=(0,)) == (0.0, 0.0)
     assert ctmc.reach_probability(chain, "state == 4 or state == 0", initial={(1,): 0.3, (2,): 0.7}) == (1.0, 0.0)
     value, bound = ctmc.reach_probability(chain, "state == 4 or state == 0")
-    assert (value == 1).all() and bound == 0
+    assert (value == 1).all()
+    assert bound == 0
 
 
 def test_one_target_before_another():
@@ -49,7 +53,8 @@ def test_one_target_before_another():
     inside = ~np.isin(np.arange(12), (3, 10, 11))
     known = np.linalg.solve(-dense[inside][:, inside], dense[inside, 3])
     np.testing.assert_allclose(value[inside], known, rtol=1e-12)
-    assert value[3] == 1.0 and (value[10:] == 0).all()
+    assert value[3] == 1.0
+    assert (value[10:] == 0).all()
 
 
 @pytest.mark.parametrize("interval", [(0.0, 0.7), (0.4, 1.1), (0.4, 0.4), (0.0, 0.0), (0.4, math.inf), (0, math.inf)])
@@ -66,14 +71,15 @@ def test_bounded_until_by_hand(interval):
     inside = expm(inner * min(last - first, 1e4)) @ target
     known = expm(outer * first) @ np.where(avoided, 0, inside)
     every = ctmc.reach_probability(chain, "state == 3", avoid="state >= 7", interval=interval)
-    assert (np.abs(every.value - known) <= every.error_bound + 1e-12).all() and every.error_bound < 1e-9
+    assert (np.abs(every.value - known) <= every.error_bound + 1e-12).all()
+    assert every.error_bound < 1e-9
     single = ctmc.reach_probability(chain, "state == 3", avoid="state >= 7", interval=interval, initial=(5,))
     assert single.value == pytest.approx(known[5], abs=1e-9)
 
 
 @pytest.mark.parametrize("interval", [(2, 1), (-1, 1), (math.nan, 1), (math.inf, math.inf), 3, ("a", 1)])
 def test_wrong_intervals(interval):
-    with pytest.raises(ModelError, match="interval is .*allowed are two times"):
+    with pytest.raises(ModelError, match=r"interval is .*allowed are two times"):
         ctmc.reach_probability(game(3, 1.0, 1.0), "state == 3", interval=interval)
 
 
@@ -124,7 +130,8 @@ def test_quasi_stationary_distribution():
     np.testing.assert_allclose(found.distribution[1:], known / known.sum(), rtol=1e-9)
     assert found.decay_rate == pytest.approx(-values[most].real, rel=1e-10)
     low, high = found.decay_bounds
-    assert low <= -values[most].real * (1 + 1e-12) and -values[most].real * (1 - 1e-12) <= high
+    assert low <= -values[most].real * (1 + 1e-12)
+    assert -values[most].real * (1 - 1e-12) <= high
     assert high / low - 1 < 1e-9
     # from there the time is exponential
     passage = ctmc.solve(ctmc.FirstPassage(chain, "state == 0", initial=found.distribution))
@@ -137,7 +144,8 @@ def test_quasi_stationary_distribution_of_many_states():
     found = ctmc.quasi_stationary(model, "jobs >= 36")
     assert np.count_nonzero(found.distribution) > 3000
     low, high = found.decay_bounds
-    assert found.residual < 1e-11 and low <= found.decay_rate <= high < 1.001 * low
+    assert found.residual < 1e-11
+    assert low <= found.decay_rate <= high < 1.001 * low
     inside = found.distribution > 0
     flow = model.forward(found.distribution)
     np.testing.assert_allclose(flow[inside], -found.decay_rate * found.distribution[inside], atol=1e-12)
