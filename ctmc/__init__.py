@@ -27,6 +27,9 @@ _WHERE = {
     "solve": "ctmc.solve",
     "simulate": "ctmc.simulation",
     "Estimate": "ctmc.estimate",
+    "reach_probability": "ctmc.reach",
+    "expected_time_before": "ctmc.reach",
+    "quasi_stationary": "ctmc.quasi_stationary",
     "save": "ctmc.storage",
     "load": "ctmc.storage",
     "Stationary": "ctmc.problem",
@@ -37,6 +40,7 @@ _WHERE = {
     "Interval": "ctmc.interval",
     "prove_interval": "ctmc.interval",
     "Solution": "ctmc.solution",
+    "PassageSolution": "ctmc.passage_solution",
     "Outcome": "ctmc.solution",
     "Status": "ctmc.solution",
     "Generator": "ctmc.model.generator",
@@ -118,7 +122,10 @@ if TYPE_CHECKING:
     from ctmc.model.recipe import allowed_code, builder
     from ctmc.model.reward import Reward
     from ctmc.model.structure import structure
+    from ctmc.passage_solution import PassageSolution
     from ctmc.problem import AccumulatedReward, DiscountedReward, FirstPassage, Stationary, Transient
+    from ctmc.quasi_stationary import quasi_stationary
+    from ctmc.reach import expected_time_before, reach_probability
     from ctmc.registry import build
     from ctmc.simulation import simulate
     from ctmc.solution import Outcome, Solution, Status

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from ctmc.model.generator import Generator
+from ctmc.model.m_factors import MFactors, factorized
+from ctmc.model.memory import require_memory
+
+_EPSILON = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, eq=False)
 class Equation:
-    """The equation (shift I - Q) x = right on some of the states, with x = 0 on the others.
+    """The equation (shift I - Q) x = right on some of the states, with x = 0 on the others; or x (shift I - Q) = right.
 
     A solver for `DiscountedReward` or `FirstPassage` gets one and returns x as the value of its outcome.
 
@@ -26,6 +31,13 @@ class Equation:
         The states of the equation; all where None.  With shift 0 every one of them leads out of the inside.
     tolerance : float
         Largest accepted defect.
+    scale : ndarray, shape (n,), optional
+        Of an equation with shift 0: positive on the inside; what the residual of each state is compared with, in place of its
+        right side, which may then be 0.
+    forward : bool
+        The equation is x (-Q) = right, for a row x; shift 0, with a scale.
+    found : dict
+        What was found out about the left side; equations with the same inside share it.
     """
 
     model: Generator
@@ -33,10 +45,13 @@ class Equation:
     shift: float = 0.0
     inside: np.ndarray | None = None
     tolerance: float = 1e-10
+    scale: np.ndarray | None = None
+    forward: bool = False
+    found: dict[str, Any] = field(default_factory=dict)
 
     def residual(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Return right - (shift I - Q) x on the inside, 0 on the others; shape (n,).  Makes one product."""
-        out = self.model.backward(x, out=out)
+        out = self.model.forward(x, out=out) if self.forward else self.model.backward(x, out=out)
         out += self.right
         out -= self.shift * x
         if self.inside is not None:
@@ -59,4 +74,41 @@ class Equation:
         if self.shift > 0:
             return float(np.abs(residual).max()) / (float(np.abs(self.right).max()) or 1.0)
         inside = slice(None) if self.inside is None else self.inside
-        return float((np.abs(residual[inside]) / self.right[inside]).max(initial=0.0))
+        scale = self.right if self.scale is None else self.scale
+        return float((np.abs(residual[inside]) / scale[inside]).max(initial=0.0))
+
+    def floor(self, x: np.ndarray) -> float:
+        """Return a bound on what rounding, of x and of the residual itself, may add to or hide in the defect; x >= 0, shift 0."""
+        inside = slice(None) if self.inside is None else self.inside
+        scale = (self.right if self.scale is None else self.scale)[inside]
+        return float((self.rounding(x)[inside] / scale).max(initial=0.0))
+
+    def rounding(self, x: np.ndarray) -> np.ndarray:
+        """Return a bound on what rounding, of x and of the residual itself, adds to the residual of each state; x >= 0, shift 0."""
+        # a residual is a sum of `terms` products of one sign, of which x_i q_i is taken away: both are at most 2 x_i q_i
+        terms = self.model.most_transitions_in() if self.forward else self.model.most_transitions_out()
+        return np.asarray(_EPSILON * (terms + 4) * (self.model.exit_rates * x + self.right))
+
+    def may_eliminate(self, size: int, needed: bool) -> bool:
+        """Return whether an answer is to be compared with elimination: where that costs nothing, or is needed and not too much."""
+        count = self.model.size if self.inside is None else np.count_nonzero(self.inside)
+        return "factors" in self.found or bool(needed and count <= size)
+
+    def factors(self) -> MFactors:
+        """Return the triangular factors of -Q on the inside, found once, without a subtraction; shift 0.
+
+        Raises
+        ------
+        ModelError
+            If a dense matrix of the inside does not fit the memory limit.
+        """
+        if "factors" not in self.found:
+            positions = np.arange(self.model.size) if self.inside is None else np.flatnonzero(self.inside)
+            n = len(positions)
+            require_memory("elimination, which works on a dense matrix,", 32 * n**2, states=n)
+            rows = self.model.to_scipy()[positions]
+            outside = np.ones(self.model.size)
+            outside[positions] = 0.0
+            self.found["factors"] = factorized(rows[:, positions].toarray(), rows @ outside)
+        found: MFactors = self.found["factors"]
+        return found

@@ -13,13 +13,16 @@ import numpy as np
 
 from ctmc import certificate, registry, strict
 from ctmc.certificate import Certificate
+from ctmc.equation import Equation
 from ctmc.errors import CTMCError, ModelError, ReducibleError, SolveError, UnstableError, printable, unknown_name
 from ctmc.evolution import Evolution
 from ctmc.model.generator import Generator, ProductCounter
 from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
 from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.over_time import answer_over_time
-from ctmc.problem import AccumulatedReward, Problem, Stationary, Transient
+from ctmc.passage import PassageAnswer, answer_passage
+from ctmc.passage_solution import PassageSolution
+from ctmc.problem import AccumulatedReward, FirstPassage, Problem, Stationary, Transient
 from ctmc.solution import HISTORY, Answer, Outcome, Solution, Status, joined_histories, value_arrays
 from ctmc.solver import Solver
 from ctmc.trace import Monitor, Trace, check_time_limit, checked_start
@@ -39,8 +42,10 @@ def default_solver(problem: Problem) -> str:
 
     Stationary: `gth` up to 3000 states (it cannot be inaccurate), `bicgstab` above, `logarithmic_reduction` for a QBD,
     `level_dependent` for one whose blocks depend on the level.  Questions about time: `uniformization` up to a rate x time of
-    20, `chebyshev` above.
+    20, `chebyshev` above.  First passage: `absorption_elimination` up to 3000 states, `absorption_krylov` above.
     """
+    if isinstance(problem, FirstPassage):
+        return "absorption_elimination" if problem.model.size <= SMALL else "absorption_krylov"
     if isinstance(problem, Transient | AccumulatedReward):
         events = problem.model.uniformization_rate * float(problem.times[-1])
         return "uniformization" if events <= FEW_EVENTS else "chebyshev"
@@ -56,6 +61,9 @@ def next_method(problem: Problem, name: str) -> str:
     if isinstance(problem, Stationary) and isinstance(problem.model, Generator):
         order = ["gth"] if problem.model.size <= SMALL else []
         order += ["bicgstab", "gmres", "gauss_seidel", "sparse_lu"]
+    elif isinstance(problem, FirstPassage):
+        order = ["absorption_elimination"] if problem.model.size <= SMALL else []
+        order += ["absorption_krylov", "absorption_lu"]
     else:
         order = [default_solver(problem)]
     return next((other for other in order if other != name), "")
@@ -76,7 +84,7 @@ def solve(
 
     Parameters
     ----------
-    problem : Stationary or Transient
+    problem : Stationary, Transient, AccumulatedReward, DiscountedReward or FirstPassage
     solver : solver object, or str, optional
         For instance ``"gmres"`` or ``"gmres(restart=50)"``; by default what `default_solver` says.  Nothing else is ever
         tried by itself.
@@ -130,10 +138,15 @@ def solve(
     begin = time.perf_counter()
     check_time_limit(time_limit)
 
-    def trace_for(start: np.ndarray | None, support: np.ndarray | None = None, reached: Any = None) -> Trace:
+    def trace_for(
+        start: np.ndarray | None,
+        support: np.ndarray | None = None,
+        reached: Any = None,
+        tolerance: float = problem.tolerance,
+    ) -> Trace:
         left = None if time_limit is None else max(time_limit - (time.perf_counter() - begin), 1e-3)
         return Trace(
-            problem.tolerance,
+            tolerance,
             start=start,
             time_limit=left,
             monitor=monitor,
@@ -145,11 +158,16 @@ def solve(
     def run_over_time(evolution: Evolution, witness: Witness) -> Outcome:
         return _checked(chosen.run(evolution, trace_for(None, reached=witness.reached)))
 
+    def run_equation(equation: Equation) -> Outcome:
+        return _checked(chosen.run(equation, trace_for(None, tolerance=equation.tolerance)))
+
     failure: Exception | None = None
     answer: Answer | None = None
     try:
         if isinstance(view, Transient | AccumulatedReward):
             outcome, proof, answer = answer_over_time(view, run_over_time)
+        elif isinstance(view, FirstPassage):
+            outcome, proof, answer = answer_passage(view, run_equation)
         elif isinstance(view, Stationary) and isinstance(view.model, Generator):
             outcome = _by_classes(view, chosen, trace_for, first)
         else:
@@ -164,7 +182,7 @@ def solve(
     except Exception as error:  # a solver is a plug-in: whatever it does, the user gets one sentence
         failure = error
         outcome = Outcome(None, Status.BREAKDOWN)
-        answer = Answer(_nothing(problem))
+        answer = PassageAnswer(_nothing(problem)) if isinstance(problem, FirstPassage) else Answer(_nothing(problem))
         proof = Certificate(math.nan, Status.BREAKDOWN, f"{type(error).__name__}: {printable(error)}.")
     solution = _conclude(problem, chosen, outcome, proof, answer, counter.products, time.perf_counter() - begin)
     if strictly and solution.converged:
@@ -217,20 +235,29 @@ def _conclude(
             array.flags.writeable = False
     history = np.empty(0, HISTORY) if outcome.history is None else outcome.history
     history.flags.writeable = False
-    return Solution(
-        problem=problem,
-        value=answer.value,
-        status=status,
-        reason=proof.reason,
-        defect=proof.defect,
-        history=history,
-        seconds=seconds,
-        products=products,
-        solver=repr(solver) if outcome.solver is None else outcome.solver,
-        error_bound=answer.error_bound if proof.error_bound is not None else None,
-        variances=answer.variance,
-        variance_bounds=answer.variance_bound,
-    )
+    fields: dict[str, Any] = {
+        "problem": problem,
+        "value": answer.value,
+        "status": status,
+        "reason": proof.reason,
+        "defect": proof.defect,
+        "history": history,
+        "seconds": seconds,
+        "products": products,
+        "solver": repr(solver) if outcome.solver is None else outcome.solver,
+        "error_bound": answer.error_bound if proof.error_bound is not None else None,
+        "variances": answer.variance,
+        "variance_bounds": answer.variance_bound,
+    }
+    if isinstance(answer, PassageAnswer):
+        return PassageSolution(
+            **fields,
+            reach_probability=answer.reach,
+            reach_error_bound=answer.reach_bound,
+            relative_error_bound=answer.relative_bounds,
+            solve=solve,
+        )
+    return Solution(**fields)
 
 
 def _counting(problem: Problem, counter: ProductCounter) -> Any:
@@ -274,7 +301,11 @@ def _nothing(problem: Problem) -> Any:
         )
     if isinstance(model, LevelDependentQBD):
         return LevelDistribution((np.full(1, math.nan),))
-    shape = (len(problem.times), model.size) if isinstance(problem, Transient) else (model.size,)
+    shape: tuple[int, ...] = (model.size,)
+    if isinstance(problem, Transient):
+        shape = (len(problem.times), model.size)
+    elif isinstance(problem, FirstPassage):
+        shape = (problem.moments, model.size) if problem.initial is None else (problem.moments,)
     return np.full(shape, math.nan)
 
 

@@ -19,10 +19,11 @@ ROOMS = (
     *("errors", "threads"),
     "model",
     *("problem", "evolution", "equation", "solution", "estimate"),
-    *("trace", "solver", "certificate", "witness", "over_time", "interval", "strict"),
+    *("trace", "solver", "certificate", "witness", "over_time", "passage", "interval", "strict"),
     "registry",
     *("storage", "interchange"),
-    *("solve", "simulation", "contract"),
+    "passage_solution",
+    *("solve", "simulation", "reach", "quasi_stationary", "contract"),
     "study",
     "cli",
     "__main__",
@@ -34,6 +35,7 @@ MODEL = (
     *(
         "poisson_weights",
         "m_matrix",
+        "m_factors",
         "elimination",
         "phase_type",
         "generator",
@@ -43,7 +45,7 @@ MODEL = (
         "qbd",
         "level_dependent",
     ),
-    *("absorption", "exchange", "lumpability", "period", "decay", "structure"),
+    *("absorption", "exchange", "lumpability", "period", "decay", "structure", "stopped", "passage_law"),
 )
 FRONT = ("study", "cli", "__main__")
 """Rooms that may take names from `ctmc` itself, which knows everything."""

@@ -19,6 +19,7 @@ from builders.supermarket.lattice import lattice_transitions
 from builders.supermarket.lumped_transitions import coded_transitions, largest_entries
 from builders.supermarket.lumping import ServerClasses, class_means, lumped_space, server_classes
 from builders.supermarket.rank import shared_probabilities, stability_notes
+from builders.supermarket.response_time import response_time
 from builders.supermarket.selection import Selection, preference_keys, selection_table, tie_rules
 from builders.supermarket.transitions import transitions
 from builders.supermarket.truncation import find_capacity
@@ -155,7 +156,7 @@ def _dress(
             None, "jobs that have been served", impulse=lambda before, after: after.sum(1) < before.sum(1)
         ),
     }
-    fixed = None
+    fixed, distributions = None, {}
     named = any(isinstance(rule, str) and ":" in rule for rule in (selection, measured_by))
     if code_is_allowed() or not named:  # else the stored values of these rewards serve: nothing is imported for them
         keys = _keys(design, selection, ties, overflow)
@@ -173,6 +174,11 @@ def _dress(
         def lost(states: np.ndarray) -> np.ndarray:
             return refused(states, keys)
 
+        def joins(states: np.ndarray) -> np.ndarray:
+            """Return the rate at which jobs join each server."""
+            return np.where(design.full(states), 0.0, design.arrivals(keys, states))
+
+        distributions["response_time"] = lambda solution: response_time(solution, joins, design.rates, design.limits)
         # the keys without the rank of full servers: whom the job would have joined
         plain_keys = keys if overflow == "lost" else _keys(design, selection, ties, "lost")
         rewards |= {
@@ -217,7 +223,11 @@ def _dress(
         }
 
     return model.replace(
-        rewards=rewards, measures=measures, notes=(*model.notes, *notes), guess=_guess(design, int(choices))
+        rewards=rewards,
+        measures=measures,
+        distributions=distributions,
+        notes=(*model.notes, *notes),
+        guess=_guess(design, int(choices)),
     )
 
 
@@ -326,7 +336,8 @@ def supermarket(
         boundary_mass, loss_flow, boundary_flow.  Measures: throughput, utilization, queue_length, jobs, response_time,
         blocking_probability, imbalance, boundary, and per server boundary_mass (probability that it is full) and loss_flow
         (rate at which jobs that chose it are lost; the sum is the loss rate); where jobs are rerouted also boundary_flow
-        (rate at which jobs prefer it while it is full).
+        (rate at which jobs prefer it while it is full).  Distribution: response_time of an accepted job, as
+        ``solution.distribution("response_time")``.
 
         With `lump`, the states are ``sorted_queue_length``: exchangeable servers stand side by side, classes in the order
         of their first server, and queue lengths are non-increasing inside a class.  The rewards and measures of single

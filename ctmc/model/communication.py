@@ -89,6 +89,49 @@ def classes(model: Generator) -> Classes:
 _PASSES = 64
 
 
+def reachable_within(model: Generator, begin: np.ndarray, within: np.ndarray, *, backward: bool = False) -> np.ndarray:
+    """Return which states, of those within some, are reached from the beginning, or lead there if backward; shape (n,).
+
+    The ways there run through states within alone; those of the beginning are included.
+
+    Parameters
+    ----------
+    model : Generator
+    begin, within : ndarray of bool, shape (n,)
+    backward : bool
+
+    Examples
+    --------
+    >>> from ctmc.model.generator import Generator
+    >>> chain = Generator.from_matrix([[0, 1.0, 0], [0, 0, 1.0], [0, 0, 0]])     # 0 -> 1 -> 2
+    >>> last, ends = np.array([False, False, True]), np.array([True, False, True])
+    >>> reachable_within(chain, last, ends, backward=True).tolist()
+    [False, False, True]
+    >>> reachable_within(chain, ~last, ends).tolist()
+    [True, True, True]
+    """
+    seen = begin.copy()
+    spread = products.spread_back_within if backward else products.spread_within
+    for number in range(_PASSES):
+        before = np.count_nonzero(seen)
+        for slab in model.row_slabs(reverse=number % 2 == 1):
+            spread(*slab, number % 2 == 1, within, seen)
+        if np.count_nonzero(seen) == before and number:
+            return seen
+    n = model.size
+    into, out = np.repeat(np.arange(n), np.diff(model.indptr)), model.sources
+    first, last = (into, out) if backward else (out, into)
+    allowed = within[last]
+    found = np.flatnonzero(seen)
+    # one more state leads to all that are seen
+    rows = np.concatenate([first[allowed], np.full(len(found), n)])
+    columns = np.concatenate([last[allowed], found])
+    graph = csr_array((np.ones(len(rows), dtype=np.int8), (rows, columns)), shape=(n + 1, n + 1))
+    order = csgraph.breadth_first_order(graph, n, return_predecessors=False)
+    seen[order[order < n]] = True
+    return seen
+
+
 def reachable(model: Generator, positions: np.ndarray, *, backward: bool = False) -> np.ndarray:
     """Return which states are reached from some states, or lead to them if backward, these included; shape (n,).
 

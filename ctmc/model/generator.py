@@ -22,6 +22,7 @@ from ctmc.model.summary import Rows, Summarised
 from ctmc.model.transitions import CodedTransitions, FloatTransitions, LatticeTransitions, Slab, Transitions, nbytes
 
 if TYPE_CHECKING:
+    from ctmc.model.phase_type import PhaseType
     from ctmc.solution import Solution
 
 Found = TypeVar("Found")
@@ -72,6 +73,8 @@ class Generator(Summarised):
         Named rewards; every variable of the states is one by itself.
     measures : callable, optional
         Maps a `Solution` to named numbers, or arrays per server.
+    distributions : mapping of str to callable
+        Named random times: each a function of a `Solution` that returns a `PhaseType`.
     notes : tuple of str
         What a reader of any answer should know.
     recipe : Recipe, optional
@@ -104,6 +107,7 @@ class Generator(Summarised):
     recipe: Recipe | None = None
     content_hash: str | None = None
     guess: tuple[np.ndarray, ...] | None = None
+    distributions: Mapping[str, Callable[[Solution], PhaseType]] = field(default_factory=dict)
     _counter: ProductCounter | None = None
     _found: dict[str, Any] = field(
         default_factory=dict
@@ -313,8 +317,18 @@ class Generator(Summarised):
         return cls(space, rows, **known)
 
     def replace(self, **changes: Any) -> Generator:
-        """Return a copy with other initial, labels, rewards, measures, notes, recipe, content_hash or guess; arrays are shared."""
-        allowed = {"initial", "labels", "rewards", "measures", "notes", "recipe", "content_hash", "guess"}
+        """Return a copy with other fields, all but the states and transitions; arrays are shared."""
+        allowed = {
+            "initial",
+            "labels",
+            "rewards",
+            "measures",
+            "distributions",
+            "notes",
+            "recipe",
+            "content_hash",
+            "guess",
+        }
         if not changes.keys() <= allowed:
             raise unknown_name("replaceable field", next(iter(changes.keys() - allowed)), allowed)
         if changes.get("initial") is not None:
@@ -360,6 +374,12 @@ class Generator(Summarised):
         if isinstance(self.transitions, LatticeTransitions):
             return np.broadcast_to(2 * len(self.transitions.sides), self.size)
         return np.bincount(self.transitions.sources, minlength=self.size)
+
+    def most_transitions_in(self) -> np.ndarray:
+        """Return the number of transitions into each state, shape (n,); for a lattice the most that there can be."""
+        if isinstance(self.transitions, LatticeTransitions):
+            return np.broadcast_to(2 * len(self.transitions.sides), self.size)
+        return np.asarray(np.diff(self.transitions.indptr))
 
     @property
     def representation(self) -> str:

@@ -115,6 +115,16 @@ def _weigh_chunk(flow: Any, pi: Any, exit_rates: Any, sums: Any) -> None:
     sums[0], sums[1] = imbalances, through
 
 
+@compiled
+def add_squared_differences(begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, x: Any, out: Any) -> None:
+    """Add rate(i, j) (x_j - x_i)^2 to out[i], for each transition into a state j of a slab.  Moves 12 bytes an entry."""
+    for row in range(np.uint64(indptr.size - 1)):
+        value = x[np.uint64(begin) + row]
+        for k in range(indptr[row], indptr[row + np.uint64(1)]):
+            i = sources[k]
+            out[i] += rate_at(codes, rates, k) * (value - x[i]) ** 2
+
+
 def first_fault(indptr: np.ndarray, sources: np.ndarray, rates: np.ndarray) -> tuple[int, int]:
     """Return (kind, entry or state) of the first broken law of compressed rows, kind 0 if there is none.
 
@@ -199,6 +209,35 @@ def spread(begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, revers
             if seen[j]:
                 break
             seen[j] = seen[sources[k]]
+
+
+@compiled
+def spread_within(
+    begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, reverse: bool, within: Any, seen: Any
+) -> None:
+    """Mark the states of a slab, of those within some, that a marked state leads to, in this order of the states."""
+    n = np.uint64(indptr.size - 1)
+    for step in range(n):
+        row = n - np.uint64(1) - step if reverse else step
+        j = np.uint64(begin) + row
+        if within[j]:
+            for k in range(indptr[row], indptr[row + np.uint64(1)]):
+                if seen[j]:
+                    break
+                seen[j] = seen[sources[k]]
+
+
+@compiled
+def spread_back_within(
+    begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, reverse: bool, within: Any, seen: Any
+) -> None:
+    """Mark the states, of those within some, that lead to a marked state of a slab."""
+    n = np.uint64(indptr.size - 1)
+    for step in range(n):
+        row = n - np.uint64(1) - step if reverse else step
+        if seen[np.uint64(begin) + row]:
+            for k in range(indptr[row], indptr[row + np.uint64(1)]):
+                seen[sources[k]] |= within[sources[k]]
 
 
 @compiled

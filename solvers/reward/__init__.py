@@ -1,0 +1,1 @@
+"""Solvers for reward processes and passage times."""
