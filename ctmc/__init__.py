@@ -25,6 +25,8 @@ __version__ = "0.1.0"
 _WHERE = {
     "build": "ctmc.registry",
     "solve": "ctmc.solve",
+    "simulate": "ctmc.simulation",
+    "Estimate": "ctmc.estimate",
     "reach_probability": "ctmc.reach",
     "expected_time_before": "ctmc.reach",
     "quasi_stationary": "ctmc.quasi_stationary",
@@ -38,6 +40,7 @@ _WHERE = {
     "Interval": "ctmc.interval",
     "prove_interval": "ctmc.interval",
     "Solution": "ctmc.solution",
+    "PassageSolution": "ctmc.passage_solution",
     "Outcome": "ctmc.solution",
     "Status": "ctmc.solution",
     "Generator": "ctmc.model.generator",
@@ -109,6 +112,7 @@ if TYPE_CHECKING:
         UnstableError,
         UnsupportedProblemError,
     )
+    from ctmc.estimate import Estimate
     from ctmc.interval import Interval, prove_interval
     from ctmc.model.communication import condensation, to_networkx
     from ctmc.model.generator import Generator
@@ -118,10 +122,12 @@ if TYPE_CHECKING:
     from ctmc.model.recipe import allowed_code, builder
     from ctmc.model.reward import Reward
     from ctmc.model.structure import structure
+    from ctmc.passage_solution import PassageSolution
     from ctmc.problem import AccumulatedReward, DiscountedReward, FirstPassage, Stationary, Transient
     from ctmc.quasi_stationary import quasi_stationary
     from ctmc.reach import expected_time_before, reach_probability
     from ctmc.registry import build
+    from ctmc.simulation import simulate
     from ctmc.solution import Outcome, Solution, Status
     from ctmc.solve import solve
     from ctmc.storage import load, save

@@ -40,10 +40,11 @@ from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
 from ctmc.model.impulses import impulse_matrix, impulse_rates, reward_rates
 from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
+from ctmc.model.m_matrix import solve_m_matrix
 from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
-from ctmc.problem import AccumulatedReward, Problem, Stationary, Transient, is_single
+from ctmc.problem import AccumulatedReward, FirstPassage, Problem, Stationary, Transient, is_single
 from ctmc.solution import Solution, Status, value_arrays
 from ctmc.solve import solve
 
@@ -64,7 +65,7 @@ class Case:
     Attributes
     ----------
     name : str
-    problem : Stationary or Transient
+    problem : Stationary, Transient or FirstPassage
     hard : bool
         Here a solver may answer "not converged" or INACCURATE, but never a wrong CONVERGED.
     answer : array, optional
@@ -82,6 +83,8 @@ class Case:
             return np.asarray(self.answer)
         if isinstance(self.problem, Transient | AccumulatedReward):
             return _over_time(self.problem)
+        if isinstance(self.problem, FirstPassage):
+            return _passage_moments(self.problem)
         model = self.problem.model
         if isinstance(model, LevelDependentQBD):
             return gth(model.truncate(200).to_scipy().toarray())
@@ -133,6 +136,13 @@ def cases() -> list[Case]:
         Case("moments from every state", AccumulatedReward(busy_rates, "cost", None, [2.0], 2)),
         Case("moments with impulses", AccumulatedReward(earned, "pay", (0,), [0.3, 6.0], 3)),
         Case("moments with impulses from every state", AccumulatedReward(earned, "pay", None, [0.3, 6.0], 3)),
+        Case("passage of a queue", FirstPassage(_queue(1.0, 1.5, 30), "state >= 12", moments=3)),
+        Case("passage, random", FirstPassage(from_matrix(busy), "state >= 55", initial=(3,))),
+        Case("passage, absorbing", FirstPassage(from_matrix(absorbing), "state == 3")),
+        Case("passage, missed", FirstPassage(from_matrix(two_ends), "state == 0", moments=1),
+             answer=[[0.0, 1.0, np.inf, np.inf, np.inf]]),
+        Case("passage, rates over ten decades", FirstPassage(from_matrix(decades), "state == 11"), hard=True),
+        Case("passage, nearly decomposable", FirstPassage(from_matrix(two_blocks), "state == 7"), hard=True),
         Case("M/M/1", Stationary(QBD.from_blocks([[1.0]], [[-3.0]], [[2.0]])), answer=0.5 ** np.arange(1, 200)),
         Case("queue in a random environment", Stationary(_environment())),
         Case("QBD at load .999", Stationary(QBD.from_blocks([[0.999]], [[-1.999]], [[1.0]])), hard=True,
@@ -410,7 +420,9 @@ def _judge(solution: Solution, case: Case) -> Iterable[str]:
         known = known[: len(value)]
     else:
         value = solution.value
-    if getattr(case.problem, "reward", None) is not None:
+    if isinstance(case.problem, FirstPassage):
+        distance = _relative_distance(np.asarray(value), known)
+    elif getattr(case.problem, "reward", None) is not None:
         distance = float((np.abs(value - known) / np.maximum(np.abs(known), 1)).max())
     else:
         distance = float(np.abs(value - known).sum(axis=-1).max())
@@ -432,6 +444,11 @@ def _transformed(solver: Any, case: Case, first: Solution) -> Iterable[str]:
         ("rates times 1000", model.sources, targets, 1000.0, np.arange(model.size)),
         ("states renumbered", place[model.sources], place[targets], 1.0, order),
     ):
+        if isinstance(case.problem, FirstPassage):
+            labels = {"target": case.problem.target_states[numbering]}
+            changed = Generator.from_transitions(sources, ends, model.rates * factor, space, labels=labels)
+            yield from _transformed_passage(solver, case.problem, first, changed, factor, numbering, what)
+            continue
         changed = Generator.from_transitions(sources, ends, model.rates * factor, space)
         asked = getattr(case.problem, "reward", None)
         if asked is not None:
@@ -479,6 +496,44 @@ def _over_time(problem: Transient | AccumulatedReward) -> np.ndarray:
             found = np.array([expm(dense * time) @ rates for time in problem.times])
         columns.append(found if begin is None else found @ begin)
     return np.array(columns[0] if is_single(problem) else columns)
+
+
+def _transformed_passage(
+    solver: Any,
+    problem: FirstPassage,
+    first: Solution,
+    changed: Generator,
+    factor: float,
+    numbering: np.ndarray,
+    what: str,
+) -> Iterable[str]:
+    begin = None if problem.initial is None else problem.initial.dense(changed.size)[numbering]
+    asked = FirstPassage(changed, "target", begin, None, problem.moments, problem.tolerance)
+    solution = solve(asked, solver, check=False)
+    powers = factor ** np.arange(1.0, problem.moments + 1)
+    expected = first.value[:, numbering] / powers[:, None] if begin is None else first.value / powers
+    distance = _relative_distance(solution.value, expected)
+    if not distance <= max(ACCURACY, 10 * problem.tolerance):
+        yield f"{what}: {solution.status.name}, {distance:.2g} away from the answer before."
+
+
+def _passage_moments(problem: FirstPassage) -> np.ndarray:
+    """Return the moments by an elimination; the target is reached from all states."""
+    target, dense = problem.target_states, problem.model.to_scipy().toarray()
+    stay, leave = dense[~target][:, ~target], dense[~target][:, target].sum(axis=1)
+    found = np.zeros((problem.moments, len(dense)))
+    moment = np.ones(len(stay))
+    for k in range(problem.moments):
+        moment = solve_m_matrix(stay, leave, (k + 1) * moment[:, None])[:, 0]
+        found[k, ~target] = moment
+    return found if problem.initial is None else np.asarray(found @ problem.initial.dense(len(dense)))
+
+
+def _relative_distance(value: np.ndarray, known: np.ndarray) -> float:
+    """Return the largest difference relative to the known number; 0 and infinity have to be met exactly."""
+    differ = value != known
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return float((np.abs(value - known)[differ] / np.abs(known)[differ]).max(initial=0.0))
 
 
 def _fingerprint(model: Generator | QBD | LevelDependentQBD) -> str:

@@ -89,6 +89,11 @@ class Equation:
         terms = self.model.most_transitions_in() if self.forward else self.model.most_transitions_out()
         return np.asarray(_EPSILON * (terms + 4) * (self.model.exit_rates * x + self.right))
 
+    def may_eliminate(self, size: int, needed: bool) -> bool:
+        """Return whether an answer is to be compared with elimination: where that costs nothing, or is needed and not too much."""
+        count = self.model.size if self.inside is None else np.count_nonzero(self.inside)
+        return "factors" in self.found or bool(needed and count <= size)
+
     def factors(self) -> MFactors:
         """Return the triangular factors of -Q on the inside, found once, without a subtraction; shift 0.
 

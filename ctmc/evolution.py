@@ -138,7 +138,7 @@ class Reading:
         Names of the rewards; none where the distribution itself is wanted.
     moments : int
         0: expectations at the times; k: that many moments of what has been earned.
-    rewards : ndarray, shape (n, columns)
+    rewards : ndarray, shape (columns, n)
         Forward, one moment and expectations: the rewards less `middle`.
     middle : ndarray, shape (columns,)
     half : ndarray, shape (columns,)
@@ -162,11 +162,11 @@ class Reading:
         if not self.columns:
             return y[0]
         if self.moments == 0:
-            return self.half[:, None] * y if backward else y[0] @ self.rewards
+            return self.half[:, None] * y if backward else self.rewards @ y[0]
         if backward:
             return self.half[0] * self.scale ** np.arange(self.moments)[:, None] * integral
         if self.moments == 1:
-            return integral[0] @ self.rewards
+            return self.rewards @ integral[0]
         found = np.zeros(self.moments)
         for k in range(1, self.moments + 1):
             for order in range(1, k + 1):
@@ -244,7 +244,7 @@ def evolutions(problem: Transient | AccumulatedReward) -> list[Evolution]:
         reading = Reading(
             tuple(name for name, _, _ in columns),
             moments,
-            np.column_stack([rates for rates, _, _ in parts]),
+            np.array([rates for rates, _, _ in parts]),
             np.array([middle for _, middle, _ in parts]),
             np.array([half for _, _, half in parts]),
         )

@@ -323,6 +323,8 @@ def _values(chain: Generator, name: str) -> np.ndarray:
     if name not in chain.all_rewards:
         raise unknown_name("reward", name, chain.all_rewards)
     reward = chain.all_rewards[name]
+    if reward.has_impulses:
+        raise ModelError(f"reward {name!r} is earned at events; intervals are proven for rewards of states.")
     length = reward.evaluate(chain.space.states(np.arange(1)), slice(0, 1)).size
     require_memory(f"the values of reward {name!r}", 8 * length * chain.size, states=chain.size)
     return np.concatenate([values for _, (values,) in evaluate(chain.space, [reward])])

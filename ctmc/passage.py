@@ -24,7 +24,7 @@ from ctmc.equation import Equation
 from ctmc.model import products
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
-from ctmc.model.stopped import Fates, fates
+from ctmc.model.stopped import Fates, fates, met
 from ctmc.problem import FirstPassage
 from ctmc.solution import Answer, Outcome, Status, joined_histories
 
@@ -111,7 +111,7 @@ class Proofs:
         reason = f"the defect {defect:.2g} is within {accepted:g}."
         if defect > accepted:
             reason = f"the defect {defect:.2g} is within the rounding floor {floor:.2g}."
-        if total > accepted and np.count_nonzero(x) <= SMALL:
+        if total > accepted and equation.may_eliminate(SMALL, not good):
             # rounding hides the residual of a stiff chain, but not the difference from an answer without subtractions
             factors = equation.factors()
             ratio = x[inside] / factors.solve(equation.right[inside])
@@ -172,8 +172,10 @@ def answer_passage(problem: FirstPassage, run: Run) -> tuple[Outcome, Certificat
     require_memory("the moments of the passage time", 8 * n * (moments + 4), states=n)
     begin = None if problem.initial is None else problem.initial.dense(n)
     proofs = Proofs(run)
-    reach, reach_bound = _reach(found, begin, problem, proofs)
     sure = found.certain | found.target
+    if begin is not None:
+        found = met(model, found, begin)  # fewer equations
+    reach, reach_bound = _reach(found, begin, problem, proofs)
     if begin is not None and begin[~sure].any():
         value, infinite = np.full(moments, math.inf), np.array(math.inf)
         answer = PassageAnswer(
@@ -278,7 +280,6 @@ def chances(model: Generator, found: Fates, tolerance: float, proofs: Proofs) ->
     into = model.backward(chance)  # 0 inside, so a sum of rates
     shared: dict[str, Any] = {}
     ones = np.ones(n)
-    small = np.count_nonzero(inside) <= SMALL
     time, _, high = proofs.positive(Equation(model, ones, inside=inside, tolerance=math.sqrt(tolerance), found=shared))
     if time is None:
         return np.where(inside, np.nan, chance), np.where(inside, 1.0, 0.0)
@@ -289,7 +290,7 @@ def chances(model: Generator, found: Fates, tolerance: float, proofs: Proofs) ->
         return np.where(inside, np.nan, chance), np.where(inside, 1.0, 0.0)
     off = equation.defect(equation.residual(h)) + equation.floor(np.abs(h))
     errors = np.minimum(off * high * time, 1.0)
-    if small:
+    if equation.may_eliminate(SMALL, float(errors[inside].max()) > tolerance):
         factors = equation.factors()
         other = factors.solve(into[inside])
         errors[inside] = np.minimum(errors[inside], np.abs(h[inside] - other) + factors.error * other)
@@ -309,7 +310,8 @@ def _assembled(
 ) -> PassageAnswer:
     """Return values, bounds and variances, of every state or of an initial distribution."""
     moments = len(columns)
-    errors = columns * relative[:, None]
+    with np.errstate(invalid="ignore"):
+        errors = np.where(columns == 0, 0.0, columns * relative[:, None])  # 0 is exact, even where nothing is proven
     off = None
     if variance is not None:
         # the second moment less the square of the first is right within these; the variance is near it, or nearer to the truth

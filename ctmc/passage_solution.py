@@ -15,7 +15,7 @@ from ctmc.model.generator import Generator
 from ctmc.model.passage_law import PassageLaw
 from ctmc.model.phase_type import PhaseType
 from ctmc.model.reward import Reward
-from ctmc.model.stopped import Fates, fates, rates_between, stopped
+from ctmc.model.stopped import Fates, fates, met, rates_between, stopped
 from ctmc.model.summary import Rows
 from ctmc.problem import FirstPassage, Transient
 from ctmc.solution import Solution
@@ -100,7 +100,14 @@ class PassageSolution(Solution):
     @property
     def _fates(self) -> Fates:
         problem = self._passage
-        found: Fates = self._kept("fates", lambda: fates(problem.model, problem.target_states, problem.avoided_states))
+
+        def find() -> Fates:
+            every = fates(problem.model, problem.target_states, problem.avoided_states)
+            if problem.initial is None:
+                return every
+            return met(problem.model, every, problem.initial.dense(problem.model.size))
+
+        found: Fates = self._kept("fates", find)
         return found
 
     @property
@@ -154,7 +161,7 @@ class PassageSolution(Solution):
         return _plain(found.reshape(given.shape + lead))
 
     def survival(self, times: Any) -> Any:
-        """Return P{T > t}, in the shape of `cdf`, right to the tolerance."""
+        """Return P{T > t}, in the shape of `cdf`, right to the tolerance; `phase_type` has tails right relative to their size."""
         return _plain(1.0 - np.asarray(self.cdf(times)))
 
     def density(self, times: Any) -> Any:

@@ -247,7 +247,7 @@ class FirstPassage(Summarised):
         """Which states must not be entered; those of the target are not among them; shape (n,)."""
         if self.avoid is None:
             return np.zeros(self.model.size, dtype=bool)
-        return states_where(self.model, "avoid", self.avoid) & ~self.target_states
+        return np.asarray(states_where(self.model, "avoid", self.avoid) & ~self.target_states)
 
     def _summary(self) -> tuple[str, Rows]:
         rows: Rows = [("target", _shown(self.target)), ("moments", self.moments)]

@@ -11,6 +11,7 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigs
 
 from ctmc.equation import Equation
 from ctmc.errors import ModelError, SolveError
+from ctmc.model.communication import reachable_within
 from ctmc.model.generator import Generator
 from ctmc.model.stopped import one_class
 from ctmc.passage import SMALL
@@ -19,6 +20,9 @@ from ctmc.solution import HISTORY, Solution, Status
 
 _MOST_STEPS = 20_000
 _FACTOR = 1.02
+_POLISHES = 200
+_POLISHED = 1e-9
+_LEAST = 1e-100
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +47,9 @@ class QuasiStationary:
     residual: float
 
 
-def quasi_stationary(model: Generator, target: Any, *, tolerance: float = 1e-10) -> QuasiStationary:
+def quasi_stationary(
+    model: Generator, target: Any, initial: Any = None, *, tolerance: float = 1e-10
+) -> QuasiStationary:
     """Return the distribution that does not change while the target is not entered: nu Q_SS = -decay_rate nu.
 
     Up to 3000 states by inverse iteration with factors of -Q_SS in which nothing is subtracted; above by Arnoldi's method on the
@@ -56,13 +62,15 @@ def quasi_stationary(model: Generator, target: Any, *, tolerance: float = 1e-10)
     model : Generator
     target : str or callable
         As in `FirstPassage`.
+    initial : state, mapping, vector or Distribution, optional
+        Only states that are reached from there count; default the model's own, all states where it has none.
     tolerance : float
         Largest accepted residual.
 
     Raises
     ------
     ModelError
-        If the states outside the target are not one class, or do not lead to it.
+        If the states that count are not one class, or do not lead to the target.
     SolveError
         If the residual is too large.
 
@@ -73,17 +81,21 @@ def quasi_stationary(model: Generator, target: Any, *, tolerance: float = 1e-10)
     >>> found.distribution.round(9).tolist(), round(found.decay_rate, 9)
     ([0.0, 0.5, 0.5, 0.0], 1.0)
     """
-    problem = FirstPassage(model, target, moments=1, tolerance=tolerance)
+    problem = FirstPassage(model, target, model.initial if initial is None else initial, moments=1, tolerance=tolerance)
     inside = ~problem.target_states
+    if problem.initial is not None:
+        inside = reachable_within(model, inside & (problem.initial.dense(model.size) > 0), inside)
     into = model.backward(problem.target_states.astype(np.float64))
     if not into[inside].any():
-        raise ModelError("the target is never entered from outside; allowed is one that some state outside leads to.")
-    one_class(model, inside, "the states outside the target")
+        raise ModelError(
+            "the target is never entered from the states that count; allowed is one that some of them leads to."
+        )
+    one_class(model, inside, "the states outside the target that count")
     nu = np.zeros(model.size)
     if np.count_nonzero(inside) <= SMALL:
         nu[inside], bounds = _inverse_iteration(Equation(model, np.ones(model.size), inside=inside))
     else:
-        nu = _arnoldi(model, inside)
+        nu = _arnoldi(model, inside, np.where(inside, into, 0.0))
         bounds = (0.0, float(model.exit_rates[inside].min()))
     flow = model.forward(nu)[inside]
     rate = float(nu[inside] @ into[inside])
@@ -119,8 +131,8 @@ def _inverse_iteration(equation: Equation) -> tuple[np.ndarray, tuple[float, flo
     return nu, (low * (1 - off), high * (1 + off))
 
 
-def _arnoldi(model: Generator, inside: np.ndarray) -> np.ndarray:
-    """Return nu from the dominant eigenvector of I + Q / q on the inside, a few of its steps making it positive."""
+def _arnoldi(model: Generator, inside: np.ndarray, into: np.ndarray) -> np.ndarray:
+    """Return nu from the dominant eigenvector of I + Q / q on the inside, and steps of nu_j = inflow_j / (q_j - decay rate)."""
     n, rate = model.size, _FACTOR * model.uniformization_rate
 
     def step(p: np.ndarray) -> np.ndarray:
@@ -131,11 +143,19 @@ def _arnoldi(model: Generator, inside: np.ndarray) -> np.ndarray:
     start = np.where(inside, 1.0, 0.0)
     try:
         _, vectors = eigs(LinearOperator((n, n), matvec=step, dtype=np.float64), k=1, which="LR", v0=start, tol=1e-13)
-        nu = np.abs(np.real(vectors[:, 0]))
+        nu = step(np.abs(np.real(vectors[:, 0])))
     except ArpackError:
         nu = start
+    nu[inside] = np.maximum(nu[inside], _LEAST * nu.max())
     nu /= nu.sum()
-    for _ in range(10):
-        nu = step(nu)
+    for _ in range(_POLISHES):  # states of little probability get digits of their own, which the bounds depend on
+        flow = model.forward(nu)
+        flow[~inside] = 0.0
+        ratios = -flow[inside] / nu[inside]
+        decay = float(nu @ into)
+        if 0 <= ratios.max() - ratios.min() <= _POLISHED * decay:
+            break
+        nu = (nu + (flow + nu * model.exit_rates) / np.where(inside, model.exit_rates - decay, 1.0)) / 2
+        nu[~inside] = 0.0
         nu /= nu.sum()
     return np.asarray(nu)

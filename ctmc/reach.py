@@ -13,7 +13,7 @@ from ctmc.equation import Equation
 from ctmc.errors import ModelError, SolveError
 from ctmc.model.generator import Generator
 from ctmc.model.reward import Reward
-from ctmc.model.stopped import fates, stopped
+from ctmc.model.stopped import fates, met, stopped
 from ctmc.passage import SMALL, Proofs, chances
 from ctmc.problem import FirstPassage, Transient
 from ctmc.solution import HISTORY, Outcome, Solution, Status
@@ -116,6 +116,8 @@ def reach_probability(
             return Proven(sure, 0.0)
         return Proven(float(begin @ sure) if begin[found.never].any() else 1.0, 0.0)
     proofs = _proofs(problem, solver)
+    if begin is not None:
+        found = met(model, found, begin)
     chance, errors = chances(model, found, tolerance, proofs)
     _raise_unless_good(problem, proofs, chance, "reach_probability")
     if begin is None:
@@ -152,7 +154,7 @@ def _within(problem: FirstPassage, begin: np.ndarray | None, first: float, last:
         answer = solve(Transient(chain, inner, [last - first], tolerance, reward="reached"))
         chance, error = np.clip(answer.value[0], 0.0, 1.0), float(answer.error_bound[0])
     if first > 0:
-        chain = stopped(model, ~avoided, rewards={"chance": Reward(np.where(avoided, 0.0, chance))})
+        chain = stopped(model, ~avoided, rewards={"chance": Reward(chance)})
         answer = solve(Transient(chain, problem.initial, [first], tolerance, reward="chance"))
         chance, error = np.clip(answer.value[0], 0.0, 1.0), error + float(answer.error_bound[0])
     return Proven(float(chance) if np.ndim(chance) == 0 else chance, error)
@@ -230,7 +232,7 @@ def expected_time_before(
         raise ModelError(
             "the passage is not certain from the initial states, so the expected time before it is infinite."
         )
-    inside, nothing = found.certain, np.zeros(model.size)
+    inside, nothing = met(model, found, begin).certain, np.zeros(model.size)
     if not begin[inside].any():
         return TimeBefore(nothing, nothing, 0.0)
     proofs = _proofs(problem, solver)
@@ -250,7 +252,7 @@ def expected_time_before(
             times = np.maximum(y, 0.0)
             residual = np.abs(equation.residual(times)) + equation.rounding(times)
             error = float(residual[inside] @ mean[inside]) * high
-            if np.count_nonzero(inside) <= SMALL:
+            if equation.may_eliminate(SMALL, error > tolerance * float(begin @ mean)):
                 factors = equation.factors()
                 other = factors.solve_left(begin[inside])
                 error = min(error, float(np.abs(times[inside] - other).sum() + factors.error * other.sum()))

@@ -85,16 +85,72 @@ def optimal_policy(name: str) -> Callable[..., Any]:
     if not hasattr(builder(name), "policy"):
         others = ", ".join(policy_names()) or "none"
         raise UnsupportedProblemError(f"the model of builder {name!r} has no decisions; builders that have: {others}.")
-    found: Callable[..., Any] = _load("policy", name, {name: builder(name).policy})  # type: ignore[attr-defined]
-    return found
+    return _function_of(name, "policy")
 
 
 def policy_names() -> list[str]:
     """Return the names of the builders whose models have decisions; plug-ins that fail to load are passed over."""
+    return _names_with("policy")
+
+
+def simulator(name: str) -> Callable[..., Any]:
+    """Return the function that simulates a builder's system, which the builder's ``simulation`` names.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        If there is none; the builders that have one are listed.
+    PluginError
+        If the builder or the function fails to load.
+    """
+    if not hasattr(builder(name), "simulation"):
+        others = ", ".join(simulator_names()) or "none"
+        raise UnsupportedProblemError(
+            f"the builder {name!r} has no simulator of its own; builders that have: {others}; "
+            "any Generator can be simulated once it is built."
+        )
+    return _function_of(name, "simulation")
+
+
+def simulator_names() -> list[str]:
+    """Return the names of the builders that have a simulator; plug-ins that fail to load are passed over."""
+    return _names_with("simulation")
+
+
+def mean_field(name: str) -> Callable[..., Any]:
+    """Return the function of a builder's limit of infinitely many servers, which the builder's ``mean_field`` names.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        If it has none; the builders that have are listed.
+    PluginError
+        If the builder or the function fails to load.
+    """
+    if not hasattr(builder(name), "mean_field"):
+        others = ", ".join(mean_field_names()) or "none"
+        raise UnsupportedProblemError(
+            f"builder {name!r} has no limit of infinitely many servers; builders that have: {others}."
+        )
+    return _function_of(name, "mean_field")
+
+
+def mean_field_names() -> list[str]:
+    """Return the names of the builders with a limit of infinitely many servers; as `policy_names`."""
+    return _names_with("mean_field")
+
+
+def _function_of(name: str, attribute: str) -> Callable[..., Any]:
+    """Return the function that an attribute of a builder names as ``module:function``."""
+    found: Callable[..., Any] = _load(attribute, name, {name: getattr(builder(name), attribute)})
+    return found
+
+
+def _names_with(attribute: str) -> list[str]:
     names = []
     for name in builder_names():
         with contextlib.suppress(PluginError):
-            if hasattr(builder(name), "policy"):
+            if hasattr(builder(name), attribute):
                 names.append(name)
     return names
 

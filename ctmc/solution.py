@@ -11,6 +11,7 @@ import numpy as np
 
 from ctmc.errors import ModelError, unknown_name
 from ctmc.model import predicate
+from ctmc.model.generator import Generator
 from ctmc.model.impulses import impulse_rates
 from ctmc.model.level_dependent import LevelDistribution
 from ctmc.model.phase_type import PhaseType
@@ -164,7 +165,10 @@ class Solution(Summarised):
         rewards = self._rewards(names)
         sums: list[Any] = [0.0] * len(rewards)
         model = self.problem.model
-        impulses = {k: impulse_rates(model, reward) for k, reward in enumerate(rewards) if reward.has_impulses}
+        earning = [k for k, reward in enumerate(rewards) if reward.has_impulses]
+        if earning and not isinstance(model, Generator):
+            raise ModelError(f"reward {names[earning[0]]!r} is earned at events; only a Generator has such rewards.")
+        impulses = {k: impulse_rates(model, rewards[k]) for k in earning}  # type: ignore[arg-type]
         for positions, states, weights in model.weighted_slabs(self.value):
             for k, reward in enumerate(rewards):
                 values = reward.evaluate(states, positions)
@@ -221,7 +225,8 @@ class Solution(Summarised):
 
     def _of_column(self, values: np.ndarray, name: str) -> Any:
         """Return the part of ([columns,] ..) that belongs to a reward: (..), or (times, length[, n]) for a vector."""
-        names, lengths = self.problem.reward, column_lengths(self.problem)
+        problem: Any = self.problem
+        names, lengths = problem.reward, column_lengths(problem)
         if name not in names:
             raise unknown_name("reward that was asked for", name, names)
         if lengths == [None]:
@@ -231,7 +236,7 @@ class Solution(Summarised):
             begin = sum(length or 1 for length in lengths[:position])
             length = lengths[position]
             found = values[begin] if length is None else values[begin : begin + length]
-            if length is not None and found.ndim > 1 and hasattr(self.problem, "times"):
+            if length is not None and found.ndim > 1 and hasattr(problem, "times"):
                 found = np.moveaxis(found, 0, 1)
         return float(found) if np.ndim(found) == 0 else found
 

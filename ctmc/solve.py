@@ -33,8 +33,8 @@ _log = logging.getLogger("ctmc.solve")
 
 SMALL = 3000
 """Up to this many states elimination is the default for a stationary distribution."""
-
-
+FEW_EVENTS = 20
+"""Up to this rate x time uniformization, whose answer has no negative number to clear, takes about as many products as any method."""
 CERTIFICATES = ("defect", "strict")
 
 
@@ -42,15 +42,17 @@ def default_solver(problem: Problem) -> str:
     """Return the name of the solver that is taken when none is named.
 
     Stationary: `gth` up to 3000 states (it cannot be inaccurate), `bicgstab` above, `logarithmic_reduction` for a QBD,
-    `level_dependent` for one whose blocks depend on the level.  Transient and accumulated rewards: `uniformization`.  Discounted
-    rewards: `resolvent_krylov`.  First passage: `absorption_elimination` up to 3000 states, `absorption_krylov` above.
+    `level_dependent` for one whose blocks depend on the level.  Transient and accumulated rewards: `uniformization` up to a rate x
+    time of 20, `chebyshev` above.  Discounted rewards: `resolvent_krylov`.  First passage: `absorption_elimination` up to 3000
+    states, `absorption_krylov` above.
     """
     if isinstance(problem, DiscountedReward):
         return "resolvent_krylov"
     if isinstance(problem, FirstPassage):
         return "absorption_elimination" if problem.model.size <= SMALL else "absorption_krylov"
-    if not isinstance(problem, Stationary):
-        return "uniformization"
+    if isinstance(problem, Transient | AccumulatedReward):
+        events = problem.model.uniformization_rate * float(problem.times[-1])
+        return "uniformization" if events <= FEW_EVENTS else "chebyshev"
     if isinstance(problem.model, QBD):
         return "logarithmic_reduction"
     if isinstance(problem.model, LevelDependentQBD):
@@ -67,7 +69,7 @@ def next_method(problem: Problem, name: str) -> str:
         order = ["resolvent_krylov", "resolvent_lu", "value_iteration"]
     elif isinstance(problem, FirstPassage):
         order = ["absorption_elimination"] if problem.model.size <= SMALL else []
-        order += ["absorption_krylov"]
+        order += ["absorption_krylov", "absorption_lu"]
     else:
         order = [default_solver(problem)]
     return next((other for other in order if other != name), "")

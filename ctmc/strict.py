@@ -247,7 +247,10 @@ def _needed(problem: Problem) -> list[str]:
     """Return the names of the rewards that the measures need; of all rewards where there are no measures."""
     model = problem.model
     names = _evaluated(problem, {})[1]
-    return list(dict.fromkeys(name for name in names if name in model.all_rewards)) or list(model.all_rewards)
+    known = {name for name, reward in model.all_rewards.items() if not reward.has_impulses}
+    return list(dict.fromkeys(name for name in names if name in known)) or sorted(
+        known, key=list(model.all_rewards).index
+    )
 
 
 def _measure_intervals(problem: Problem, known: dict[str, Interval]) -> dict[str, Interval]:

@@ -146,7 +146,7 @@ def _half_levels(half: Reduction, whole: Levels) -> Levels:
 def _totals(chain: Generator) -> np.ndarray:
     """Return the total of the coordinates of each state, counted from the least; shape (n,) int32."""
     space = chain.space
-    if isinstance(space, Lattice) and space.total is None:
+    if isinstance(space, Lattice) and space.total is None and not space.classes:  # all of the box
         axes = [np.arange(limit + 1, dtype=np.int32) for limit in space.limits]
         return np.ascontiguousarray(reduce(np.add.outer, axes).ravel())
     totals = np.empty(chain.size, dtype=np.int64)

@@ -8,6 +8,9 @@ BUILDERS = {
     "tandem_network",
 }
 SOLVERS = {
+    "absorption_elimination": 6,
+    "absorption_krylov": 6,
+    "absorption_lu": 6,
     "arnoldi": 20,
     "aggregation": 20,
     "anderson": 20,

@@ -293,3 +293,11 @@ def test_bad_partitions():
         ctmc.solve(Stationary(QUEUES), Aggregation(partition="job"))
     with pytest.raises(ModelError, match="partition is 'queue_length', a vector"):
         ctmc.solve(Stationary(QUEUES), Aggregation(partition="queue_length"))
+
+
+def test_levels_of_a_lumped_model_are_those_of_its_own_states():
+    """Its states are not all of the box of its limits, which would have 5^20 of them here."""
+    model = ctmc.build("supermarket", service_rates=[1] * 20, arrival_rate=10, choices=2, capacity=4, lump=True)
+    levels = find_levels(model)
+    assert levels.level.shape == (model.size,)
+    assert levels.level[model.space.index(np.array([[2, 1] + [0] * 18]))[0]] == 3

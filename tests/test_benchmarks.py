@@ -47,3 +47,26 @@ def test_stationary_solves_are_compared(tmp_path):
     assert "exit code" not in report
     assert rows["(3, 3), load 0.8"][-1].startswith("CONVERGED")
     assert (tmp_path / "stationary_scale.png").stat().st_size > 10_000
+
+
+def test_transient_answers_are_compared(tmp_path):
+    arguments = ["--quick", "--repeats", "1", "--output", tmp_path]
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "transient_scale.py", *arguments], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [line.split(" | ") for line in done.stdout.splitlines() if " | " in line and "load" in line]
+    errors = {row[1]: float(row[6].strip(" |")) for row in rows if "at t" in row[1] or "plain" in row[1]}
+    assert {"chebyshev, at t", "uniformization, at t", "SciPy, plain uniformization, both"} <= set(errors)
+    assert max(errors.values()) < 1e-8
+    assert (tmp_path / "transient_scale.png").stat().st_size > 10_000
+
+
+def test_simulations_are_timed():
+    arguments = ["--million", "0.02", "--repeats", "1"]
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "simulation_speed.py", *arguments], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    for row in ("M = 1,000: the same of every server", "tandem", "jump chain"):
+        assert row in done.stdout

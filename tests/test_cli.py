@@ -702,3 +702,19 @@ def test_the_listing_names_the_default_solvers_that_are_taken():
         default_solver(Stationary(Generator.from_transitions([], [], [], Lattice((size - 1,))))) for size in sizes
     )
     assert listed["stationary"].startswith(f"{small} up to {SMALL} states, {large} above")
+
+
+def test_the_listing_names_the_default_solvers_of_questions_about_time():
+    from ctmc.cli.listing import _problems
+    from ctmc.solve import FEW_EVENTS, SMALL, default_solver
+
+    listed = {row["name"]: row["default_solver"] for row in _problems()}
+    queue = ctmc.build("birth_death", births=[1.0], deaths=[1.0])
+    few, many = FEW_EVENTS / queue.uniformization_rate, (FEW_EVENTS + 1) / queue.uniformization_rate
+    small, large = (default_solver(ctmc.Transient(queue, (0,), [time])) for time in (few, many))
+    assert listed["transient"] == f"{small} up to a rate x time of {FEW_EVENTS:g}, {large} above"
+    assert listed["accumulated-reward"] == listed["transient"]
+    assert listed["discounted-reward"] == default_solver(ctmc.DiscountedReward(queue, "jobs", discount=1.0))
+    longer = ctmc.build("birth_death", births=[1.0] * SMALL, deaths=[1.0] * SMALL)
+    small, large = (default_solver(ctmc.FirstPassage(chain, "jobs >= 1")) for chain in (queue, longer))
+    assert listed["first-passage"] == f"{small} up to {SMALL} states, {large} above"

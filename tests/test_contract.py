@@ -21,7 +21,7 @@ from ctmc.contract import Case, check_builder, check_solver, parametrize_with_ch
 from ctmc.errors import ModelError, UnknownNameError
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
-from ctmc.problem import AccumulatedReward, Stationary, Transient
+from ctmc.problem import AccumulatedReward, FirstPassage, Stationary, Transient
 from ctmc.solution import Outcome, Status
 
 HOME = Path(ctmc.__file__).resolve().parents[1]
@@ -388,7 +388,7 @@ def test_cases_are_of_every_kind():
     cases = contract.cases()
     assert len({case.name for case in cases}) == len(cases) >= 15
     assert sum(case.hard for case in cases) >= 5
-    assert {type(case.problem) for case in cases} >= {Stationary, Transient, AccumulatedReward}
+    assert {type(case.problem) for case in cases} >= {Stationary, Transient, AccumulatedReward, FirstPassage}
     for case in cases:
         assert case.known() is not None
 
@@ -648,3 +648,26 @@ def test_a_third_party_solver_is_found_used_and_tested_by_one_line(tmp_path):
     passed = len([name for name, _ in solver_checks("gth")]) + 1
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{passed} passed" in done.stdout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hasty:
+    """Takes the time in the state itself for the whole passage time."""
+
+    solves: ClassVar = (FirstPassage,)
+    needs: ClassVar = Generator
+
+    def run(self, problem, trace):
+        """Return b / q."""
+        return Outcome(np.where(problem.inside, problem.right / np.maximum(problem.model.exit_rates, 1e-300), 0.0))
+
+
+def test_a_wrong_passage_time_is_not_certified():
+    chain = Generator.from_matrix([[0, 1.0, 0], [2.0, 0, 1.0], [0, 0, 0]])
+    case = Case("two steps", FirstPassage(chain, "state == 2"))
+    (sentence,) = contract.check_case(Hasty(), case)
+    assert "INACCURATE, the defect" in sentence
+    answer = np.array([[4.0, 3.0, 0.0], [40.0, 32.0, 0.0]])  # not the second moments
+    wrong = Case("wrong", case.problem, answer=answer)
+    (sentence,) = contract.check_case(registry.make_solver("absorption_elimination"), wrong)
+    assert "away from the known one" in sentence

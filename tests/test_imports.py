@@ -18,18 +18,19 @@ PACKAGES = ("ctmc", "builders", "solvers")
 ROOMS = (
     *("errors", "threads"),
     "model",
-    *("problem", "evolution", "equation", "solution"),
+    *("problem", "evolution", "equation", "solution", "estimate"),
     *("trace", "solver", "certificate", "witness", "over_time", "discounted", "passage", "interval", "strict"),
     "registry",
     *("storage", "interchange"),
     "passage_solution",
-    *("solve", "reach", "quasi_stationary", "contract"),
+    *("solve", "simulation", "reach", "quasi_stationary", "contract"),
     "study",
     "cli",
     "__main__",
 )
 MODEL = (
     *("memory", "parameters", "summary", "state_space", "transitions", "lattice_products", "products", "distribution"),
+    "random_streams",
     *("reward", "predicate", "communication", "recipe"),
     *(
         "poisson_weights",
@@ -39,6 +40,7 @@ MODEL = (
         "phase_type",
         "generator",
         "impulses",
+        "jump_chain",
         "matrix_geometric",
         "qbd",
         "level_dependent",

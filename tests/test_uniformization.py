@@ -223,7 +223,7 @@ def test_iteration_limit_and_history():
     starved = ctmc.solve(problem, Uniformization(max_iterations=20), check=False)
     assert starved.status is Status.ITERATION_LIMIT
     assert 20 <= starved.iterations < 28
-    whole = ctmc.solve(problem)
+    whole = ctmc.solve(problem, "uniformization")
     assert whole.iterations == whole.products - 1  # all but the certificate's
     assert (np.diff(whole.history["iteration"]) > 0).all()
     assert whole.history["defect"][-1] <= 1e-10
@@ -238,7 +238,7 @@ def test_monitor_and_time_limit():
     problem = Transient(
         Generator.from_matrix(np.diag(np.ones(40), 1) + np.diag(np.ones(40), -1)), initial=(0,), times=[1e4]
     )
-    stopped = ctmc.solve(problem, monitor=lambda iteration, defect: iteration >= 16, check=False)
+    stopped = ctmc.solve(problem, "uniformization", monitor=lambda iteration, defect: iteration >= 16, check=False)
     assert stopped.status is Status.STOPPED
     assert 16 <= stopped.iterations < 24
     assert ctmc.solve(problem, time_limit=1e-9, check=False).status is Status.TIME_LIMIT
@@ -264,7 +264,7 @@ def test_memory_is_asked_for_first():
     with ctmc.limited_memory("100KiB"), pytest.raises(ModelError, match="keeping the distributions needs"):
         ctmc.solve(problem)
     with ctmc.limited_memory("10KiB"), pytest.raises(ModelError, match="uniformization needs"):
-        ctmc.solve(Transient(problem.model, (0,), problem.times, reward="state"))
+        ctmc.solve(Transient(problem.model, (0,), problem.times, reward="state"), "uniformization")
 
 
 # ---- the bound -----------------------------------------------------------------------------------------------------------------

@@ -198,6 +198,7 @@ def fork_join(
 
 
 fork_join.policy = "builders.fork_join.policy:optimal_policy"
+fork_join.simulation = "builders.fork_join.simulation:simulate"
 
 
 def _boundary(

@@ -7,55 +7,19 @@ response time, waiting time and service span of a job are differences of the tim
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numba
 import numpy as np
-from scipy.stats import t as student
 
 from builders.fork_join.rules import checked_rules
 from ctmc.model.memory import require_memory
 from ctmc.model.parameters import whole_number
-from ctmc.model.summary import Rows, Summarised
+from ctmc.simulation import Estimate, Monitor
 
 _PERCENTILES = (50, 95, 99)
 _TIMES = ("response_time", "waiting_time", "service_span")
 _AVERAGES = ("waiting_jobs", "waiting_tasks", "busy_servers")
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Estimate(Summarised):
-    """What a simulation found.
-
-    Attributes
-    ----------
-    means : dict of str to float
-        ``response_time``, ``waiting_time``, ``service_span``, their percentiles such as ``response_time_p95``, and the averages
-        over time ``waiting_jobs``, ``waiting_tasks``, ``busy_servers``.
-    half_widths : dict of str to float
-        Half of the width of each 95 % confidence interval, from Student's distribution over the replications.
-    jobs, replications, warm_up, seed : int
-        As given.
-    """
-
-    means: dict[str, float]
-    half_widths: dict[str, float]
-    jobs: int
-    replications: int
-    warm_up: int
-    seed: int
-
-    def interval(self, name: str) -> tuple[float, float]:
-        """Return the 95 % confidence interval of a measure."""
-        return self.means[name] - self.half_widths[name], self.means[name] + self.half_widths[name]
-
-    def _summary(self) -> tuple[str, Rows]:
-        rows: list[tuple[str, object]] = [
-            (name, f"{mean:.6g} +- {self.half_widths[name]:.2g}") for name, mean in self.means.items()
-        ]
-        count = f"{self.replications} x {self.jobs:,} after {self.warm_up:,} (seed {self.seed})"
-        return "Simulation of the fork-join queue", [*rows, ("jobs", count)]
 
 
 def simulate(
@@ -68,10 +32,12 @@ def simulate(
     replications: int = 10,
     warm_up: int | None = None,
     seed: int,
+    monitor: Monitor | None = None,
 ) -> Estimate:
     """Simulate the fork-join queue in independent replications.
 
-    Each replication starts empty and runs until all of its counted jobs are done; later jobs keep arriving until then.
+    Each replication starts empty and runs until all of its counted jobs are done; later jobs keep arriving until then.  For
+    example ``ctmc simulate fork_join --service-rates 5,2,1 --arrival-rate 1 --tasks 3 --thresholds 1,2,8 --seed 7``.
 
     Parameters
     ----------
@@ -85,10 +51,14 @@ def simulate(
         Jobs of each replication that arrive before those that count; by default a tenth of `jobs`.
     seed : int
         Of the sequence from which the generators of the replications are spawned.
+    monitor : callable, optional
+        ``monitor(done, replications)`` after each replication; returning true ends the simulation with those done.
 
     Returns
     -------
     Estimate
+        Means of ``response_time``, ``waiting_time``, ``service_span`` and their percentiles such as ``response_time_p95``, and
+        averages over time of ``waiting_jobs``, ``waiting_tasks``, ``busy_servers``.
 
     Raises
     ------
@@ -109,7 +79,7 @@ def simulate(
     number = whole_number("seed", seed, 0)
     require_memory("a replication", 8 * 6 * counted)
     rows: list[dict[str, float]] = []
-    for child in np.random.SeedSequence(number).spawn(repeats):
+    for done, child in enumerate(np.random.SeedSequence(number).spawn(repeats), start=1):
         times, averages = _replication(
             rules.rates,
             rules.arrival_rate,
@@ -125,14 +95,13 @@ def simulate(
             row |= {f"{name}_p{level}": float(value) for level, value in zip(_PERCENTILES, found, strict=True)}
         row |= dict(zip(_AVERAGES, averages.tolist(), strict=True))
         rows.append(row)
-    table = np.array([list(row.values()) for row in rows])
-    reach = student.ppf(0.975, repeats - 1) / np.sqrt(repeats)
-    names = list(rows[0])
-    return Estimate(
-        means=dict(zip(names, table.mean(axis=0).tolist(), strict=True)),
-        half_widths=dict(zip(names, (reach * table.std(axis=0, ddof=1)).tolist(), strict=True)),
-        jobs=counted,
-        replications=repeats,
+        if monitor is not None and monitor(done, repeats) and done >= 2:
+            break
+    return Estimate.from_samples(
+        {name: np.array([row[name] for row in rows]) for name in rows[0]},
+        title="Simulation of the fork-join queue",
+        run=f"{counted:,} jobs",
+        replications=len(rows),
         warm_up=before,
         seed=number,
     )

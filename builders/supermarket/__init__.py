@@ -14,25 +14,25 @@ from typing import Any, Literal
 import numpy as np
 
 import ctmc
+from builders.supermarket.checks import checked_arrivals, checked_servers
 from builders.supermarket.lattice import lattice_transitions
 from builders.supermarket.lumped_transitions import coded_transitions, largest_entries
 from builders.supermarket.lumping import ServerClasses, class_means, lumped_space, server_classes
-from builders.supermarket.rank import SAMPLINGS, shared_probabilities, stability_notes
+from builders.supermarket.rank import shared_probabilities, stability_notes
 from builders.supermarket.response_time import response_time
 from builders.supermarket.selection import Selection, preference_keys, selection_table, tie_rules
 from builders.supermarket.transitions import transitions
 from builders.supermarket.truncation import find_capacity
-from ctmc.errors import ModelError, unknown_name
+from ctmc.errors import ModelError
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import numbers, positive_rate, positive_rates, whole_number
+from ctmc.model.parameters import whole_number
 from ctmc.model.recipe import code_is_allowed
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
 from ctmc.model.transitions import CodedTransitions, FloatTransitions
 
-OVERFLOWS = ("lost", "rerouted")
 _LEAST_GUESS = 1e-6
 Capacity = int | Sequence[int] | Literal["auto"]
 
@@ -81,17 +81,9 @@ def _design(
     total_capacity: int | None,
     lump: bool,
 ) -> _Design:
-    rates = positive_rates("service_rates", service_rates)
+    rates, shown, parts = checked_servers(service_rates, preferences, weights)
     servers = len(rates)
-    total_rate = positive_rate("arrival_rate", arrival_rate)
-    if sampling not in SAMPLINGS:
-        raise unknown_name("sampling", sampling, SAMPLINGS)
-    if overflow not in OVERFLOWS:
-        raise unknown_name("overflow rule", overflow, OVERFLOWS)
-    if sampling == "without_replacement":
-        whole_number("choices", choices, 1, servers, "sampling is without replacement")
-    else:
-        whole_number("choices", choices, 1, 1_000_000)
+    total_rate = checked_arrivals(servers, arrival_rate, choices, sampling, overflow, total_capacity)
     if isinstance(capacity, str):
         raise ModelError(f"capacity is {capacity!r}; allowed is a whole number >= 1, one per server, or 'auto'.")
     capacities = list(capacity) if isinstance(capacity, Sequence | np.ndarray) else [capacity] * servers
@@ -100,23 +92,6 @@ def _design(
             f"capacity has {len(capacities)} numbers; allowed is one, or one for each of the {servers} servers."
         )
     limits = tuple(whole_number("capacity", limit, 1) for limit in capacities)
-    if total_capacity is not None:
-        whole_number("total_capacity", total_capacity, 1)
-    shown = (
-        np.full(servers, 1 / servers)
-        if preferences is None
-        else numbers("preferences", preferences, "numbers in (0, 1]")
-    )
-    if shown.shape != (servers,) or not (shown > 0).all() or abs(shown.sum() - 1) > 1e-9:
-        raise ModelError(
-            f"preferences is {preferences!r}; allowed are {servers} numbers in (0, 1] that sum to 1 "
-            f"(these sum to {shown.sum():.12g})."
-        )
-    parts = numbers("weights", weights, "three numbers >= 0 that sum to 1")
-    if parts.shape != (3,) or not (parts >= 0).all() or abs(parts.sum() - 1) > 1e-9:
-        raise ModelError(
-            f"weights is {weights!r}; allowed are three numbers >= 0 that sum to 1 (these sum to {parts.sum():.12g})."
-        )
     table = shared_probabilities(servers, int(choices), sampling)
     shares = np.array([[total_rate * float(share) for share in row] for row in table])
     if not isinstance(lump, bool | np.bool_):
@@ -176,6 +151,10 @@ def _dress(
         "busy": Reward(lambda states: states > 0, "1 where the server is busy"),
         "boundary": Reward(lambda states: design.full(states).any(axis=1), "1 where a queue, or the total, is full"),
         "boundary_mass": Reward(design.full, "1 where the server takes no job, its queue or the total being full"),
+        "arrivals": Reward(None, "jobs that have come in", impulse=lambda before, after: after.sum(1) > before.sum(1)),
+        "services": Reward(
+            None, "jobs that have been served", impulse=lambda before, after: after.sum(1) < before.sum(1)
+        ),
     }
     fixed, distributions = None, {}
     named = any(isinstance(rule, str) and ":" in rule for rule in (selection, measured_by))
@@ -204,6 +183,7 @@ def _dress(
         plain_keys = keys if overflow == "lost" else _keys(design, selection, ties, "lost")
         rewards |= {
             "loss_rate": Reward(lambda states: lost(states).sum(axis=1), "rate at which jobs are lost"),
+            "losses": Reward(None, "jobs that have been lost", self_loops=lambda states: lost(states).sum(axis=1)),
             "loss_flow": Reward(lost, "rate at which jobs that chose the server are lost"),
             "boundary_flow": Reward(
                 lambda states: refused(states, plain_keys),
@@ -412,3 +392,7 @@ def supermarket(
     require_memory("the supermarket model", 5 * entries + 40 * size, states=size, entries=entries)
     rows = transitions(space, keys, design.shares, design.rates)
     return Generator(space, rows, initial=distribution(space, begin))
+
+
+supermarket.mean_field = "builders.supermarket.mean_field:mean_field"  # what `ctmc mean-field supermarket` shows
+supermarket.simulation = "builders.supermarket.simulation:simulate"

@@ -104,17 +104,17 @@ def preference_keys(
     """
     lengths = [len(values) for values in table]
     server = np.repeat(np.arange(len(table)), lengths)
-    columns = [_grouped(np.concatenate(table))]
+    columns = [grouped(np.concatenate(table))]
     for rule in rules:
         if rule == "shortest":
             columns.append(np.concatenate([np.arange(length) for length in lengths]))
         else:
-            columns.append(_grouped(-(rates if rule == "fastest" else preferences))[server])
+            columns.append(grouped(-(rates if rule == "fastest" else preferences))[server])
     _, keys = np.unique(np.column_stack(columns), axis=0, return_inverse=True)
     return [part.astype(np.int64) for part in np.split(keys.ravel(), np.cumsum(lengths)[:-1])]
 
 
-def _grouped(values: np.ndarray) -> np.ndarray:
+def grouped(values: np.ndarray) -> np.ndarray:
     """Rank values in ascending order, those within the tie tolerance of their neighbour having the same rank."""
     order = np.argsort(values, kind="stable")
     ascending = values[order]

@@ -112,8 +112,8 @@ def _problems() -> list[dict[str, Any]]:
 
     defaults = {
         "stationary": "gth up to 3000 states, bicgstab above; logarithmic_reduction for a QBD, level_dependent where its blocks depend on the level",
-        "transient": "uniformization",
-        "accumulated-reward": "uniformization",
+        "transient": "uniformization up to a rate x time of 20, chebyshev above",
+        "accumulated-reward": "uniformization up to a rate x time of 20, chebyshev above",
         "discounted-reward": "resolvent_krylov",
         "first-passage": "absorption_elimination up to 3000 states, absorption_krylov above",
     }

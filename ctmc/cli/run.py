@@ -129,7 +129,7 @@ def _picture(study: Any, result: Any, out: Output) -> str | None:
 def _plots(study: Any, result: Any, out: Output) -> list[str | None]:
     """Draw the ``[[plot]]``s; None stands for one that could not be drawn."""
     from ctmc.errors import CTMCError
-    from ctmc.study.plots import draw_lines
+    from ctmc.study.plots import draw_panels
     from ctmc.study.results import plot_path
     from ctmc.study.run import line_data
 
@@ -140,7 +140,7 @@ def _plots(study: Any, result: Any, out: Output) -> list[str | None]:
         why = "" if lines else f"no certified answer has numbers for {plot.x!r} and {plot.y!r}."
         try:
             if lines:
-                draw_lines(lines, _axis(plot.x), plot.y, plot.title, path)
+                draw_panels(lines, _axis(plot.x), plot.y, plot.title, path)
         except ImportError:
             why = "it needs matplotlib, python -m pip install 'ctmc-lab[plots]'."
         except CTMCError as error:

@@ -89,37 +89,45 @@ def classes(model: Generator) -> Classes:
 _PASSES = 64
 
 
-def leading_to(model: Generator, ends: np.ndarray, within: np.ndarray) -> np.ndarray:
-    """Return which states, of those within some, lead to the ends along states within alone; the ends included; shape (n,).
+def reachable_within(model: Generator, begin: np.ndarray, within: np.ndarray, *, backward: bool = False) -> np.ndarray:
+    """Return which states, of those within some, are reached from the beginning, or lead there if backward; shape (n,).
+
+    The ways there run through states within alone; those of the beginning are included.
 
     Parameters
     ----------
     model : Generator
-    ends, within : ndarray of bool, shape (n,)
+    begin, within : ndarray of bool, shape (n,)
+    backward : bool
 
     Examples
     --------
     >>> from ctmc.model.generator import Generator
     >>> chain = Generator.from_matrix([[0, 1.0, 0], [0, 0, 1.0], [0, 0, 0]])     # 0 -> 1 -> 2
-    >>> leading_to(chain, np.array([False, False, True]), np.array([True, False, True])).tolist()
+    >>> last, ends = np.array([False, False, True]), np.array([True, False, True])
+    >>> reachable_within(chain, last, ends, backward=True).tolist()
     [False, False, True]
+    >>> reachable_within(chain, ~last, ends).tolist()
+    [True, True, True]
     """
-    seen = ends.copy()
+    seen = begin.copy()
+    spread = products.spread_back_within if backward else products.spread_within
     for number in range(_PASSES):
         before = np.count_nonzero(seen)
         for slab in model.row_slabs(reverse=number % 2 == 1):
-            products.spread_back_within(*slab, number % 2 == 1, within, seen)
+            spread(*slab, number % 2 == 1, within, seen)
         if np.count_nonzero(seen) == before and number:
             return seen
     n = model.size
-    into = np.repeat(np.arange(n), np.diff(model.indptr))
-    allowed = within[model.sources]
+    into, out = np.repeat(np.arange(n), np.diff(model.indptr)), model.sources
+    first, last = (into, out) if backward else (out, into)
+    allowed = within[last]
     found = np.flatnonzero(seen)
-    # one more state leads, against the arrows, to all that are seen
-    rows = np.concatenate([into[allowed], np.full(len(found), n)])
-    columns = np.concatenate([model.sources[allowed], found])
-    against = csr_array((np.ones(len(rows), dtype=np.int8), (rows, columns)), shape=(n + 1, n + 1))
-    order = csgraph.breadth_first_order(against, n, return_predecessors=False)
+    # one more state leads to all that are seen
+    rows = np.concatenate([first[allowed], np.full(len(found), n)])
+    columns = np.concatenate([last[allowed], found])
+    graph = csr_array((np.ones(len(rows), dtype=np.int8), (rows, columns)), shape=(n + 1, n + 1))
+    order = csgraph.breadth_first_order(graph, n, return_predecessors=False)
     seen[order[order < n]] = True
     return seen
 

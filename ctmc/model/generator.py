@@ -318,7 +318,17 @@ class Generator(Summarised):
 
     def replace(self, **changes: Any) -> Generator:
         """Return a copy with other fields, all but the states and transitions; arrays are shared."""
-        allowed = {"initial", "labels", "rewards", "measures", "distributions", "notes", "recipe", "content_hash", "guess"}
+        allowed = {
+            "initial",
+            "labels",
+            "rewards",
+            "measures",
+            "distributions",
+            "notes",
+            "recipe",
+            "content_hash",
+            "guess",
+        }
         if not changes.keys() <= allowed:
             raise unknown_name("replaceable field", next(iter(changes.keys() - allowed)), allowed)
         if changes.get("initial") is not None:
@@ -513,7 +523,7 @@ class Generator(Summarised):
         `out` is another array than x and `previous`.
         """
         x, out = self._vectors(x, out)
-        others = (self.exit_rates, x, x if previous is None else previous, factor, keep, weight, out)
+        others: Any = (self.exit_rates, x, x if previous is None else previous, factor, keep, weight, out)
         if isinstance(self.transitions, LatticeTransitions):
             rows = self.transitions
             if backward:

@@ -43,7 +43,7 @@ def _earned(chain: Generator, reward: Reward) -> Iterator[tuple[np.ndarray, np.n
                         f"transitions; allowed are {len(sources)} finite numbers."
                     )
             else:
-                values = np.asarray(impulse)[done : done + len(sources)]  # type: ignore[index]
+                values = np.asarray(impulse)[done : done + len(sources)]
             done += len(sources)
             yield sources, targets, rates, values
             first = last

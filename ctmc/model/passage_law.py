@@ -38,14 +38,14 @@ class PassageLaw:
     """
 
     def __init__(self, chain: Generator, begin: np.ndarray, found: Fates) -> None:
-        self._chain, self._begin = chain, begin
-        self._target = found.target
-        self._live = found.certain | found.possible
-        self._into = np.where(self._live, chain.backward(found.target.astype(np.float64)), 0.0)
+        self._chain = chain
+        live = found.certain | found.possible
+        self._live = live.astype(np.float64)
+        self._into = np.where(live, chain.backward(found.target.astype(np.float64)), 0.0)
         self._rate = _FACTOR * chain.uniformization_rate
         self._power = begin.copy()
         self._gone = self._left = self._flow = np.empty(0)
-        self.atom = float(begin[self._target].sum())
+        self.atom = float(begin[found.target].sum())
 
     def _steps(self, count: int) -> None:
         """Make sure that at least so many steps are known."""
@@ -63,7 +63,7 @@ class PassageLaw:
         after = np.empty_like(self._power)
         for k in range(have, more):
             power = self._power
-            left[k], flow[k] = power[self._live].sum(), power @ self._into
+            left[k], flow[k] = power @ self._live, power @ self._into
             self._chain.recurrence(power, after, factor=1 / self._rate, keep=1.0)
             self._power, after = after, power
         self._left, self._flow = left, flow

@@ -20,7 +20,7 @@ class PoissonWeights:
         First k.
     weights : ndarray, shape (m,)
     outside : float
-        Proven bound on the probability that N is not among these k.
+        Proven bound on the probability that N is not among these k, nor among them but for the last.
     """
 
     left: int
@@ -63,7 +63,7 @@ class PoissonWeights:
 
 
 def poisson_weights(mean: float, tolerance: float) -> PoissonWeights:
-    """Return the Poisson weights whose total tail probability is at most the tolerance.
+    """Return the Poisson weights whose total tail probability is at most the tolerance, and one more.
 
     The logarithms of the ratios to the largest weight are summed outwards from the mode, so nothing under- or overflows at
     any mean, and the scaling by the sum makes the accuracy of the largest weight irrelevant.  Outside the window the weights
@@ -80,7 +80,7 @@ def poisson_weights(mean: float, tolerance: float) -> PoissonWeights:
     --------
     >>> found = poisson_weights(4.0, 1e-12)
     >>> found.left, found.right, round(float(found.weights[4]), 12)
-    (0, 25, 0.195366814813)
+    (0, 26, 0.195366814813)
     """
     if mean == 0:
         return PoissonWeights(0, np.ones(1), 0.0)
@@ -104,26 +104,26 @@ def poisson_weights(mean: float, tolerance: float) -> PoissonWeights:
     low_enough = np.flatnonzero(below_tail <= tolerance / 2)
     first = int(low_enough[-1]) if low_enough.size else 0
     outside = float(above_tail[last] + (below_tail[first] if left + first > 0 else 0.0))
-    chosen = weights[first : last + 1]
+    chosen = weights[first : last + 2]  # one more: E[N; N > k] = mean x P{N >= k} is small then, too
     return PoissonWeights(left + first, chosen / chosen.sum(), outside)
 
 
 def coupled_tail(window: PoissonWeights, mean: float, growth: float, blocks: int) -> float:
     """Return a bound on sum_k |w_k - P{N = k}| c_k with c_k = sum_{j < blocks} C(k, j) (growth / mean)^j, N having this mean.
 
-    sum_k C(k, j) P{N = k} over k > r is mean^j / j! P{N > r - j}.
+    sum_k C(k, j) P{N = k} over k > r is mean^j / j! P{N > r - j}.  The same bounds the sums of P{N >= k + 1}, relative to the mean.
 
     Examples
     --------
     >>> round(coupled_tail(poisson_weights(4.0, 1e-3), 4.0, 0.0, 1), 5)
-    0.00143
+    0.00082
     """
     if mean == 0:
         return 0.0
     total = 0.0
     for j in range(blocks):
-        above = float(pdtrc(max(window.right - j, -1), mean)) if window.right >= j else 1.0
+        above = float(pdtrc(window.right - 1 - j, mean)) if window.right > j else 1.0
         below = float(pdtr(window.left - 1, mean)) if window.left else 0.0
         # those inside are scaled up by what is outside
-        total += growth**j / math.factorial(j) * (above + below + window.outside)
+        total += growth**j / math.factorial(j) * (2 * above + below + window.outside)
     return total

@@ -212,6 +212,22 @@ def spread(begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, revers
 
 
 @compiled
+def spread_within(
+    begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, reverse: bool, within: Any, seen: Any
+) -> None:
+    """Mark the states of a slab, of those within some, that a marked state leads to, in this order of the states."""
+    n = np.uint64(indptr.size - 1)
+    for step in range(n):
+        row = n - np.uint64(1) - step if reverse else step
+        j = np.uint64(begin) + row
+        if within[j]:
+            for k in range(indptr[row], indptr[row + np.uint64(1)]):
+                if seen[j]:
+                    break
+                seen[j] = seen[sources[k]]
+
+
+@compiled
 def spread_back_within(
     begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, reverse: bool, within: Any, seen: Any
 ) -> None:

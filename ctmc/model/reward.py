@@ -102,6 +102,6 @@ def check_rewards(rewards: Mapping[str, Reward], size: int) -> dict[str, Reward]
                 where = f"reward {name!r} has" if field == "rate" else f"{field} of reward {name!r} has"
                 raise ModelError(f"{where} shape {values.shape}; allowed is {allowed}, all finite.")
             values.flags.writeable = False
-            reward = replace(reward, **{field: values})
+            reward = replace(reward, **{field: values})  # type: ignore[arg-type]
         checked[name] = reward
     return checked

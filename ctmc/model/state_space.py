@@ -208,6 +208,20 @@ class Lattice(StateSpace):
                 f"{numbers:,} numbers; allowed are {_LARGEST_TOTAL:,}."
             )
 
+    def slabs(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield (slice of positions, states there); the tables of a box are made of runs, column by column."""
+        if self.classes or self.total is not None:
+            yield from super().slabs()
+            return
+        for begin in range(0, self.size, SLAB):
+            end = min(begin + SLAB, self.size)
+            columns = np.empty((self.dimension, end - begin), dtype=np.int64)
+            for column, stride, limit in zip(columns, self.strides.tolist(), self.limits, strict=True):
+                first = begin // stride
+                values = np.arange(first, (end - 1) // stride + 1) % (limit + 1)
+                column[:] = np.repeat(values, stride)[begin - first * stride : end - first * stride]
+            yield slice(begin, end), columns.T
+
     @property
     def firsts(self) -> tuple[int, ...]:
         """First coordinate of each ordered class."""

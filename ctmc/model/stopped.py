@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse import csc_array, csr_array
 
 from ctmc.errors import ModelError
-from ctmc.model.communication import leading_to
+from ctmc.model.communication import reachable_within
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.model.transitions import FloatTransitions
@@ -52,12 +52,26 @@ def fates(model: Generator, target: np.ndarray, avoided: np.ndarray | None = Non
     ([True, False, False, False], [False, True, False, False], [False, False, True, False])
     """
     outside = ~target if avoided is None else ~(target | avoided)
-    reaching = leading_to(model, target, outside)
+    reaching = reachable_within(model, target, outside, backward=True)
     never = ~reaching
     inside = reaching & outside
-    missing = leading_to(model, never, inside) if never.any() else never
+    missing = reachable_within(model, never, inside, backward=True) if never.any() else never
     possible = missing & inside
     return Fates(target, inside & ~missing, possible, never)
+
+
+def met(model: Generator, found: Fates, begin: np.ndarray) -> Fates:
+    """Return the fates of the states that are met from an initial distribution before the passage; others have none.
+
+    Examples
+    --------
+    >>> chain = Generator.from_matrix([[0, 1.0, 0], [1.0, 0, 1.0], [0, 1.0, 0]])
+    >>> met(chain, fates(chain, np.array([False, True, False])), np.array([1.0, 0, 0])).certain.tolist()
+    [True, False, False]
+    """
+    live = found.certain | found.possible
+    seen = reachable_within(model, live & (begin > 0), live)
+    return Fates(found.target, found.certain & seen, found.possible & seen, found.never)
 
 
 def stopped(model: Generator, live: np.ndarray, **known: Any) -> Generator:

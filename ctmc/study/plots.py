@@ -106,7 +106,26 @@ def draw_convergence(histories: Sequence[History], title: str, path: Path) -> No
 Lines = Mapping[str, Sequence[tuple[float, float]]]
 
 
-def draw_lines(panels: Mapping[str, Lines], x: str, y: str, title: str, path: Path) -> None:
+def draw_lines(
+    lines: Lines,
+    x: str,
+    y: str,
+    title: str,
+    path: Path,
+    bands: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+) -> None:
+    """Draw y against x, one line for each name; `draw_panels` with one panel."""
+    draw_panels({"": lines}, x, y, title, path, bands)
+
+
+def draw_panels(
+    panels: Mapping[str, Lines],
+    x: str,
+    y: str,
+    title: str,
+    path: Path,
+    bands: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+) -> None:
     """Draw y against x, one line for each name, in panels that share their axes; raises as `draw_convergence` does.
 
     Parameters
@@ -117,6 +136,8 @@ def draw_lines(panels: Mapping[str, Lines], x: str, y: str, title: str, path: Pa
         Names of the axes.
     title : str
     path : Path
+    bands : mapping of str to intervals (low, high), optional
+        Drawn behind the line of the same name, an interval for each of its points.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -134,6 +155,9 @@ def draw_lines(panels: Mapping[str, Lines], x: str, y: str, title: str, path: Pa
                 color=color, linestyle=style, linewidth=1.8, marker=marker if len(points) <= 30 else None, markersize=4.5,
                 label=inert(name),
             )  # fmt: skip
+            if bands and name in bands:
+                low, high = zip(*bands[name], strict=True)
+                axes.fill_between([point[0] for point in points], low, high, color=color, alpha=0.2, linewidth=0)
         if len(panels) > 1:
             axes.set_title(inert(heading), fontsize=11)
         plain_axes(axes)
@@ -171,6 +195,60 @@ def draw_lines(panels: Mapping[str, Lines], x: str, y: str, title: str, path: Pa
             fontsize=10,
             frameon=False,
         )
+    write_figure(figure, path)
+
+
+def draw_courses(
+    courses: Sequence[tuple[str, np.ndarray, np.ndarray, np.ndarray | None]],
+    limits: Sequence[float],
+    y: str,
+    title: str,
+    path: Path,
+) -> None:
+    """Draw courses over time into a PNG file, one panel for each class; raises as `draw_convergence` does.
+
+    Parameters
+    ----------
+    courses : sequence of (name, times, values, half widths)
+        Values have the shape (times, classes), half widths of their bands the same, or None.  The first course is drawn on top,
+        black and thick.
+    limits : sequence of float
+        Of the first course as time goes on, one for each class, dotted.
+    y : str
+        Name of the axes of values.
+    title : str
+    path : Path
+    """
+    classes = len(limits)
+    columns = min(classes, 3)
+    figure = new_figure((max(7.2, 4.6 * columns), 4.8 * -(-classes // 3)))
+    grid = figure.subplots(-(-classes // 3), columns, squeeze=False).ravel()
+    for number, axes in enumerate(grid[:classes]):
+        axes.axhline(limits[number], color="0.4", linewidth=1, linestyle=":", label="fixed point")
+        others = zip(cycle(COLORS[:-1]), cycle(STYLES[1:] + STYLES[:1]), strict=False)
+        styles = [(COLORS[-1], "-"), *(next(others) for _ in courses[1:])]
+        for rank, ((name, times, values, widths), (color, style)) in enumerate(zip(courses, styles, strict=True)):
+            first = rank == 0
+            axes.plot(
+                times, values[:, number], color=color, linestyle=style, linewidth=2.2 if first else 1.5,
+                zorder=3 if first else 2, label=inert(name),
+            )  # fmt: skip
+            if widths is not None:
+                low, high = values[:, number] - widths[:, number], values[:, number] + widths[:, number]
+                axes.fill_between(times, low, high, color=color, alpha=0.18, linewidth=0)
+        axes.set_xlabel("time", fontsize=11)
+        axes.set_ylabel(inert(y), fontsize=11)
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+        if classes > 1:
+            axes.set_title(f"class {number}", fontsize=11)
+        axes.grid(True, color="0.9", linewidth=0.6)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    for axes in grid[classes:]:
+        axes.set_visible(False)
+    grid[0].legend(fontsize=9, frameon=False)
+    figure.suptitle(inert(title), fontsize=12)
     write_figure(figure, path)
 
 

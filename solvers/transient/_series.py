@@ -39,10 +39,14 @@ class Sums:
         self.ring = np.empty((terms, *shape))
         self.y = np.zeros((times, *shape))
         self.integral, self._lost = np.zeros_like(self.y), np.zeros_like(self.y)
+        self._used = False
         self._flat = self.ring.reshape(terms, -1)
 
     def clear(self) -> None:
         """Begin new sums."""
+        if not self._used:
+            self._used = True
+            return
         for array in (self.y, self.integral, self._lost):
             array[:] = 0
 
@@ -104,20 +108,56 @@ def _kernel(flat: np.ndarray, on_one_thread: Any, on_all: Any) -> Any:
 
 
 @compiled
-def _add_chunk(ring: Any, a: Any, b: Any, weights: Any, survival: Any, y: Any, integral: Any, lost: Any) -> None:
-    part = np.zeros(b - a)
-    p = y[a:b]
-    for term in range(weights.size):
-        x, w, s = ring[term, a:b], weights[term], survival[term]
-        for i in range(p.size):
-            p[i] += w * x[i]
-            part[i] += s * x[i]
-    total, missing = integral[a:b], lost[a:b]
+def _add_four(p: Any, part: Any, ring: Any, term: int, a: int, b: int, w: Any, s: Any) -> None:
+    x0, x1, x2, x3 = ring[term, a:b], ring[term + 1, a:b], ring[term + 2, a:b], ring[term + 3, a:b]
+    w0, w1, w2, w3 = w[term], w[term + 1], w[term + 2], w[term + 3]
+    s0, s1, s2, s3 = s[term], s[term + 1], s[term + 2], s[term + 3]
     for i in range(p.size):
+        one, two, three, four = x0[i], x1[i], x2[i], x3[i]
+        p[i] += (w0 * one + w1 * two) + (w2 * three + w3 * four)
+        part[i] += (s0 * one + s1 * two) + (s2 * three + s3 * four)
+
+
+@compiled
+def _add_one(p: Any, part: Any, x: Any, w: float, s: float) -> None:
+    for i in range(p.size):
+        p[i] += w * x[i]
+        part[i] += s * x[i]
+
+
+@compiled
+def _sum_four(part: Any, ring: Any, term: int, a: int, b: int, s: Any) -> None:
+    x0, x1, x2, x3 = ring[term, a:b], ring[term + 1, a:b], ring[term + 2, a:b], ring[term + 3, a:b]
+    s0, s1, s2, s3 = s[term], s[term + 1], s[term + 2], s[term + 3]
+    for i in range(part.size):
+        part[i] += (s0 * x0[i] + s1 * x1[i]) + (s2 * x2[i] + s3 * x3[i])
+
+
+@compiled
+def _compensated(total: Any, missing: Any, part: Any) -> None:
+    for i in range(total.size):
         more = part[i] - missing[i]
         summed = total[i] + more
         missing[i] = (summed - total[i]) - more
         total[i] = summed
+
+
+@compiled
+def _add_chunk(ring: Any, a: Any, b: Any, weights: Any, survival: Any, y: Any, integral: Any, lost: Any) -> None:
+    part = np.zeros(b - a)
+    p = y[a:b]
+    term = 0
+    matters = weights.any()  # before the window only the integral gets something
+    while term + 4 <= weights.size:
+        if matters:
+            _add_four(p, part, ring, term, a, b, weights, survival)
+        else:
+            _sum_four(part, ring, term, a, b, survival)
+        term += 4
+    while term < weights.size:
+        _add_one(p, part, ring[term, a:b], weights[term], survival[term])
+        term += 1
+    _compensated(integral[a:b], lost[a:b], part)
 
 
 @compiled

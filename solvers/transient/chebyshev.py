@@ -102,7 +102,9 @@ class Chebyshev:
             inside = inside[inside <= (begin + span) * (1 + 4 * EPSILON)]
             if len(inside) == MOST_TIMES or (len(inside) and done + len(inside) == len(times)):
                 span = float(inside[-1]) - begin
-            spans = np.append(inside - begin, span)
+            spans = inside - begin
+            if not len(inside) or spans[-1] != span:
+                spans = np.append(spans, span)
             left = 0.3 * budget - rounding
             found = self._expand(
                 problem, trace, sums, rate, spans, 0.6 * budget * (span / end if end else 1.0), left, y
@@ -127,10 +129,14 @@ class Chebyshev:
                 trace.reached(position, here, spent, error + wrong)
             done += len(inside)
             begin += span
-            y[:] = sums.y[len(inside)]
-            rounding += without_negatives(y, problem)
-            integral += sums.integral[len(inside)]
-            integral += level * span
+            if len(spans) > len(inside):  # no time ends the step
+                y[:] = sums.y[len(spans) - 1]
+                rounding += without_negatives(y, problem)
+                integral += sums.integral[len(spans) - 1]
+                integral += level * span
+            else:
+                y[:], integral[:] = here - level, spent
+                rounding += wrong
         return Outcome(None, Status.CONVERGED, trace.history)
 
     def _expand(
@@ -168,7 +174,7 @@ class Chebyshev:
             rest = float(longest[last] * norms[-2] + longest[last - 1] * norms[-1])
             rounding = _ROUNDING * float(longest[: last + 1] @ norms)
             enough = rest <= allowed or rounding > left
-            news = max(rest, 2 * problem.tolerance)
+            news = rest if enough else max(rest, 2 * problem.tolerance)
             made = end - begin - (last < end)  # the first term is no product
             if trace.finished(news, limit=self.max_iterations, iterations=made, stagnates=False) and not enough:
                 return None

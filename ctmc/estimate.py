@@ -1,0 +1,229 @@
+"""What a simulation found: means with confidence intervals, at one time or along a grid of times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.special import stdtrit
+
+from ctmc.errors import ModelError, unknown_name
+from ctmc.model.summary import Rows, Summarised
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """Estimates at a grid of times.
+
+    Attributes
+    ----------
+    times : ndarray, shape (times,)
+    means, half_widths : ndarray, shape (times,) or (times, length)
+        Half of the width of each confidence interval, each time by itself.
+    samples : ndarray, shape (replications, times) or (replications, times, length), or None
+        What each replication saw; none for variances.
+    """
+
+    times: np.ndarray
+    means: np.ndarray
+    half_widths: np.ndarray
+    samples: np.ndarray | None = None
+
+    @property
+    def band(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper ends of the confidence intervals."""
+        return self.means - self.half_widths, self.means + self.half_widths
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Estimate(Summarised):
+    """What a simulation found.
+
+    Attributes
+    ----------
+    title : str
+    run : str
+        What one replication is, such as "time 1,000" or "20,000 jobs".
+    means : dict of str to float or ndarray
+        Estimate of each measure; a vector has one number per server.
+    half_widths : dict of str to float or ndarray
+        Half of the width of each confidence interval, from Student's distribution over the replications.
+    samples : dict of str to ndarray, shape (replications,) or (replications, length)
+        What each replication (or batch) found.
+    replications : int
+        Independent runs, or batches of one run.
+    warm_up : float
+        What was left out at the beginning of each run: time, or jobs.
+    seed : int
+        Gives the same estimate again.
+    confidence : float
+        Of the intervals.
+    trajectories : dict of str to Trajectory
+        Estimates at the times that were asked for.
+    events : int
+        Events simulated in all, those without effect included; 0 where they are not counted.
+    notes : tuple of str
+        What a reader should know.
+    """
+
+    title: str
+    run: str
+    means: Mapping[str, Any]
+    half_widths: Mapping[str, Any]
+    samples: Mapping[str, np.ndarray] = field(default_factory=dict)
+    replications: int
+    warm_up: float
+    seed: int
+    confidence: float = CONFIDENCE
+    trajectories: Mapping[str, Trajectory] = field(default_factory=dict)
+    events: int = 0
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def from_samples(
+        cls,
+        samples: Mapping[str, np.ndarray],
+        *,
+        times: np.ndarray | None = None,
+        paths: Mapping[str, np.ndarray] | None = None,
+        variances: Sequence[str] = (),
+        confidence: float = CONFIDENCE,
+        **known: Any,
+    ) -> Estimate:
+        """Return the estimate that replications give.
+
+        Parameters
+        ----------
+        samples : mapping of str to ndarray, shape (replications,) or (replications, length)
+        times : ndarray, shape (times,), optional
+        paths : mapping of str to ndarray, shape (replications, times) or (replications, times, length), optional
+        variances : sequence of str
+            Names of the paths whose variance is estimated, too, as ``NAME_variance``.
+        confidence : float
+        **known
+            Other fields.
+
+        Examples
+        --------
+        >>> found = Estimate.from_samples({"jobs": np.array([1.0, 2.0, 3.0])}, title="Three", run="one", replications=3,
+        ...                               warm_up=0, seed=7)
+        >>> found.means["jobs"], round(found.half_widths["jobs"], 6)
+        (2.0, 2.484138)
+        """
+        pairs = {name: student_interval(values, confidence) for name, values in samples.items()}
+        trajectories = {}
+        for name, values in (paths or {}).items():
+            assert times is not None
+            trajectories[name] = Trajectory(times, *student_interval(values, confidence), values)
+            if name in variances:
+                trajectories[f"{name}_variance"] = Trajectory(times, *variance_interval(values, confidence))
+        return cls(
+            means={name: _plain(pair[0]) for name, pair in pairs.items()},
+            half_widths={name: _plain(pair[1]) for name, pair in pairs.items()},
+            samples=dict(samples),
+            confidence=confidence,
+            trajectories=trajectories,
+            **known,
+        )
+
+    def interval(self, name: str) -> tuple[Any, Any]:
+        """Return the confidence interval of a measure such as ``jobs`` or ``queue_length[0]``."""
+        base, bracket, index = name.partition("[")
+        if base not in self.means:
+            raise unknown_name("measure", name, self.means)
+        mean, reach = self.means[base], self.half_widths[base]
+        if bracket:
+            number = int(index[:-1]) if index.endswith("]") and index[:-1].isdigit() else -1
+            if not 0 <= number < np.size(mean) or not np.ndim(mean):
+                raise unknown_name("measure", name, [f"{base}[{k}]" for k in range(np.size(mean))])
+            mean, reach = float(mean[number]), float(reach[number])
+        return mean - reach, mean + reach
+
+    def _summary(self) -> tuple[str, Rows]:
+        rows: list[tuple[str, object]] = []
+        for name, mean in self.means.items():
+            pairs = list(zip(np.ravel(mean)[:8], np.ravel(self.half_widths[name])[:8], strict=True))
+            text = ", ".join(f"{value:.6g} +- {reach:.2g}" for value, reach in pairs)
+            rows.append((name, text + (", .." if np.size(mean) > 8 else "")))
+        if self.trajectories:
+            times = next(iter(self.trajectories.values())).times
+            rows.append(("trajectories", f"{', '.join(self.trajectories)} at {len(times)} times"))
+        after = f" after {self.warm_up:,g}" if self.warm_up else ""
+        rows.append(("replications", f"{self.replications} x {self.run}{after} (seed {self.seed})"))
+        return self.title, [*rows, *(("note", note) for note in self.notes)]
+
+
+def _plain(value: np.ndarray) -> Any:
+    return float(value) if np.ndim(value) == 0 else value
+
+
+def student_interval(samples: np.ndarray, confidence: float = CONFIDENCE) -> tuple[np.ndarray, np.ndarray]:
+    """Return means over the first axis and half widths of their confidence intervals, from Student's distribution.
+
+    Parameters
+    ----------
+    samples : ndarray, shape (replications, ..)
+        At least two independent replications; they should be nearly normal, as averages over time are.
+    confidence : float
+    """
+    count = len(samples)
+    reach = float(stdtrit(count - 1, 0.5 + confidence / 2)) / np.sqrt(count)
+    return samples.mean(axis=0), reach * samples.std(axis=0, ddof=1)
+
+
+def variance_interval(samples: np.ndarray, confidence: float = CONFIDENCE) -> tuple[np.ndarray, np.ndarray]:
+    """Return variances over the first axis and half widths of their confidence intervals, for many replications.
+
+    The variance of the sample variance is (m4 - (n - 3) / (n - 1) m2^2) / n, with the central moments m2 and m4.
+    """
+    count = len(samples)
+    variance = samples.var(axis=0, ddof=1)
+    fourth = ((samples - samples.mean(axis=0)) ** 4).mean(axis=0)
+    spread = np.maximum(fourth - (count - 3) / (count - 1) * variance**2, 0) / count
+    return variance, float(stdtrit(count - 1, 0.5 + confidence / 2)) * np.sqrt(spread)
+
+
+def difference(first: Estimate, second: Estimate) -> Estimate:
+    """Return the estimate of first minus second, from the differences of their replications one by one.
+
+    With the same seed both saw the same randomness, and the intervals are narrower than those of independent simulations.
+
+    Raises
+    ------
+    ModelError
+        If they have no measure in common, or not the same number of replications.
+    """
+    if first.replications != second.replications:
+        raise ModelError(f"the estimates have {first.replications} and {second.replications} replications; allowed are as many.")  # fmt: skip
+    shared = [name for name in first.samples if name in second.samples]
+    samples = {
+        name: first.samples[name] - second.samples[name]
+        for name in shared
+        if first.samples[name].shape == second.samples[name].shape
+    }
+    if not samples:
+        raise ModelError("the estimates have no measure in common; allowed are two of the same model.")
+    paths, times = {}, None
+    for name, one in first.trajectories.items():
+        other = second.trajectories.get(name)
+        if other is None or one.samples is None or other.samples is None:
+            continue
+        if one.samples.shape == other.samples.shape and np.array_equal(one.times, other.times):
+            paths[name], times = one.samples - other.samples, one.times
+    return Estimate.from_samples(
+        samples,
+        times=times,
+        paths=paths,
+        confidence=first.confidence,
+        title="Difference of two simulations",
+        run=first.run,
+        replications=first.replications,
+        warm_up=first.warm_up,
+        seed=first.seed,
+        events=first.events + second.events,
+        notes=tuple(dict.fromkeys([*first.notes, *second.notes])),
+    )
