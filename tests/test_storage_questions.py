@@ -183,7 +183,7 @@ def arrivals(sources, targets):
 
 def models():
     rewards = {
-        "arrivals": ctmc.Reward(None, "euros per arrival", impulse=arrivals),
+        "revenue": ctmc.Reward(None, "euros per arrival", impulse=arrivals),
         "profit": ctmc.Reward(lambda states: -0.25 * states.sum(axis=1), "income less waiting", impulse=arrivals),
         "lost": ctmc.Reward(None, "jobs that are lost", self_loops=lambda states: 0.5 * (states.sum(axis=1) >= 4)),
         "fees": ctmc.Reward(np.arange(16.0), "all", False, lambda s, t: t[:, 0] - s[:, 0], np.arange(16) / 7),
@@ -197,14 +197,14 @@ def models():
     large = supermarket(
         service_rates=[2, 1], arrival_rate=1, choices=2, capacity=40
     )  # so large that impulses are coded
-    yield "large", large.replace(rewards={**large.rewards, "arrivals": rewards["arrivals"]})
+    yield "large", large.replace(rewards={**large.rewards, "revenue": rewards["revenue"]})
 
 
 @pytest.mark.parametrize(("name", "model"), list(models()), ids=lambda value: value if isinstance(value, str) else "")
 def test_impulses_come_back_transition_by_transition(tmp_path, name, model):
     digest = ctmc.save(tmp_path / "model.h5", model)
     again = ctmc.load(tmp_path / "model.h5")
-    own = [name for name in model.rewards if name in ("arrivals", "profit", "lost", "fees", "mean")]
+    own = [name for name in model.rewards if name in ("revenue", "profit", "lost", "fees", "mean")]
     for reward in own:
         before, after = model.rewards[reward], again.rewards[reward]
         assert (after.rate is None) == (before.rate is None)
@@ -238,7 +238,7 @@ def test_impulses_count_arrivals():
 
 REWARD_FAULTS = [
     (without("impulses/0"), "it has no array 'impulses/0'"),
-    (shaped("impulses/0", (3,)), "reward 'arrivals' has impulses of the shape (3,); allowed is one for each of"),
+    (shaped("impulses/0", (3,)), "reward 'revenue' has impulses of the shape (3,); allowed is one for each of"),
     (shaped("self_loops/2", (3,)), "self_loops of reward 'lost'"),
     (shaped("self_loops/0", (16,)), "it has the array 'self_loops/0', which no model of this kind has"),
     (lambda manifest, arrays: manifest["rewards"][0].update(parts=["rates"]), "a reward has the part 'rates'"),

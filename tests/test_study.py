@@ -103,7 +103,7 @@ BAD = [
     (GOOD.replace('"gth"', '{restart = 3}'), "line 8: solvers has the entry"),
     (GOOD.replace('["gth"]', '"gth"'), "line 8: solvers is 'gth'; allowed is a list"),
     (GOOD.replace('"gth"', "3"), "line 8: solvers has the entry 3"),
-    (GOOD.replace("gth", "uniformization"), "line 8: uniformization does not take stationary problems but transient ones"),
+    (GOOD.replace("gth", "uniformization"), "line 8: uniformization does not take stationary problems but transient and accumulated-reward ones"),
     # output
     (GOOD.replace("out.h5", "/tmp/out.h5"), "output is '/tmp/out.h5'; allowed is a path below the current folder"),
     (GOOD.replace("out.h5", "../../../etc/x"), "output is '../../../etc/x'"),

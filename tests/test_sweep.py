@@ -104,7 +104,7 @@ def test_a_product_of_two_parameters(tmp_path):
         model = ctmc.build("fork_join", service_rates=[3, 1], tasks=2, **row.point)
         assert row.measures["waiting_time"] == ctmc.solve(ctmc.Stationary(model)).measures()["waiting_time"]
         assert row.model == "queue"
-    lines = line_data(study.plots[0], result.rows)
+    lines = line_data(study.plots[0], result.rows)[""]
     assert list(lines) == ["queue, thresholds 1,1", "queue, thresholds 1,3"]
     assert dict(lines["queue, thresholds 1,3"])[1.0] == pytest.approx(1.157213277079, abs=1e-11)
 
@@ -142,7 +142,7 @@ def test_figure_2_of_the_paper(tmp_path):
     study = read_study(find_study("fork_join_figure2"))
     result = run_study(study, tmp_path / "figure.h5")
     assert not result.failed
-    free, best = (line_data(study.plots[0], result.rows)[name] for name in ("fastest_free_server", "best_thresholds"))
+    free, best = (line_data(study.plots[0], result.rows)[""][name] for name in ("fastest_free_server", "best_thresholds"))
     assert len(free) == len(best) == 26
     assert best[-1][0] == 2.6
     gaps = [above[1] - below[1] for above, below in zip(free, best, strict=True)]

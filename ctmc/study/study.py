@@ -428,7 +428,7 @@ class _Reader:
                     table, "solvers", option,
                 )  # fmt: skip
         if PROBLEMS[problem] not in solver.solves:
-            kinds = [registry.snake_case(kind.__name__) for kind in solver.solves]
+            kinds = [name for name, kind in PROBLEMS.items() if kind in solver.solves]
             self.fail(
                 f"{registry.solver_name(solver)} does not take {problem} problems but {' and '.join(kinds)} ones.",
                 table, "solvers", mark if options is None else name,
