@@ -221,6 +221,7 @@ def test_numbers_align():
     assert aligned_numbers([0.0, 1234.5]) == ["0.0", "1234.5"]
     assert aligned_numbers([]) == []
     assert aligned_numbers([math.inf, 2.0]) == ["inf", "2"]
+    assert aligned_numbers([0.0, 1.25e-7]) == ["0", "1.25e-07"]
 
 
 def test_times_of_a_range_are_exact():

@@ -183,7 +183,9 @@ def aligned_numbers(values: Sequence[float]) -> list[str]:
     (['0.50', '12.25'], ['0.3333333333', 'inf'])
     """
     largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
-    decimals = min(max(9 - math.floor(math.log10(largest)), 0), 12) if largest else 0
+    decimals = max(9 - math.floor(math.log10(largest)), 0) if largest else 0
+    if decimals > 12:  # a column of tiny numbers is read by its powers of ten
+        return [f"{value:.10g}" for value in values]
     while decimals and all(float(f"{value:.{decimals - 1}f}") == float(f"{value:.{decimals}f}") for value in values):
         decimals -= 1
     return [f"{value:.{decimals}f}" for value in values]
