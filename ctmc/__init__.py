@@ -34,6 +34,10 @@ _WHERE = {
     "FirstPassage": "ctmc.problem",
     "Interval": "ctmc.interval",
     "prove_interval": "ctmc.interval",
+    "bias": "ctmc.bias",
+    "Bias": "ctmc.bias",
+    "sensitivity": "ctmc.sensitivity",
+    "Sensitivity": "ctmc.sensitivity",
     "Solution": "ctmc.solution",
     "Outcome": "ctmc.solution",
     "Status": "ctmc.solution",
@@ -94,6 +98,7 @@ sys.modules[__name__].__class__ = _Package
 
 
 if TYPE_CHECKING:
+    from ctmc.bias import Bias, bias
     from ctmc.errors import (
         CTMCError,
         ModelError,
@@ -117,6 +122,7 @@ if TYPE_CHECKING:
     from ctmc.model.structure import structure
     from ctmc.problem import AccumulatedReward, DiscountedReward, FirstPassage, Stationary, Transient
     from ctmc.registry import build
+    from ctmc.sensitivity import Sensitivity, sensitivity
     from ctmc.solution import Outcome, Solution, Status
     from ctmc.solve import solve
     from ctmc.storage import load, save

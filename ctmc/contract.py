@@ -38,8 +38,9 @@ from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
 from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
 from ctmc.model.qbd import QBD, MatrixGeometric
+from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
-from ctmc.problem import Problem, Stationary, Transient
+from ctmc.problem import DiscountedReward, Problem, Stationary, Transient
 from ctmc.solution import Solution, Status, value_arrays
 from ctmc.solve import solve
 
@@ -60,7 +61,7 @@ class Case:
     Attributes
     ----------
     name : str
-    problem : Stationary or Transient
+    problem : Stationary, Transient or DiscountedReward
     hard : bool
         Here a solver may answer "not converged" or INACCURATE, but never a wrong CONVERGED.
     answer : array, optional
@@ -80,6 +81,8 @@ class Case:
             dense = self.problem.model.to_scipy().toarray()
             begin = self.problem.initial.dense(len(dense))
             return np.array([begin @ expm(dense * time) for time in self.problem.times])
+        if isinstance(self.problem, DiscountedReward):
+            return _discounted(self.problem)
         model = self.problem.model
         if isinstance(model, LevelDependentQBD):
             return gth(model.truncate(200).to_scipy().toarray())
@@ -105,6 +108,11 @@ def cases() -> list[Case]:
     two_ends[2, [1, 3]], two_ends[1, 0], two_ends[3, 4], two_ends[4, 3] = (1.0, 2.0), 1.0, 1.0, 4.0
     from_matrix = Generator.from_matrix
     crawl = [[-0.5, 0.5], [0.1, -0.1]]
+
+    def paid(matrix: Any) -> Generator:
+        return from_matrix(matrix).with_reward("pay", np.cos(np.arange(len(matrix))))
+
+    queue = _queue(1.0, 2.0, 30).to_scipy().toarray()
     return [
         Case("random", Stationary(from_matrix(busy))),
         Case("queue", Stationary(_queue(1.0, 2.0, 30))),
@@ -120,6 +128,12 @@ def cases() -> list[Case]:
         Case("transient", Transient(from_matrix(busy), initial=(3,), times=[0.0, 0.3, 2.0])),
         Case("transient, absorbing", Transient(from_matrix(absorbing), initial=(0,), times=[1.0, 40.0])),
         Case("transient, slow", Transient(from_matrix(crawl), initial=(0,), times=[1e-8, 1e3]), hard=True),
+        Case("discounted", DiscountedReward(paid(busy), "pay", discount=0.7, moments=2)),
+        Case("discounted, two colors", DiscountedReward(paid(queue), "pay", discount=0.3)),
+        Case("discounted, absorbing", DiscountedReward(paid(absorbing), "pay", discount=2.0, moments=3)),
+        Case("discounted, much", DiscountedReward(paid(ring), "pay", discount=1e6)),
+        Case("discounted, little", DiscountedReward(paid(busy), "pay", discount=1e-4), hard=True),
+        Case("discounted, rates over ten decades", DiscountedReward(paid(decades), "pay", discount=0.1), hard=True),
         Case("M/M/1", Stationary(QBD.from_blocks([[1.0]], [[-3.0]], [[2.0]])), answer=0.5 ** np.arange(1, 200)),
         Case("queue in a random environment", Stationary(_environment())),
         Case("QBD at load .999", Stationary(QBD.from_blocks([[0.999]], [[-1.999]], [[1.0]])), hard=True,
@@ -397,10 +411,16 @@ def _judge(solution: Solution, case: Case) -> Iterable[str]:
         known = known[: len(value)]
     else:
         value = solution.value
-    distance = float(np.abs(value - known).sum(axis=-1).max())
+    distance = _distance(case.problem, value, known)
     allowed = HARD_ACCURACY if case.hard else max(ACCURACY, 10 * solution.problem.tolerance)
     if not distance <= allowed:
         yield f"CONVERGED, but the answer is {distance:.2g} away from the known one."
+
+
+def _distance(problem: Problem, value: np.ndarray, known: np.ndarray) -> float:
+    """Return the largest L1 distance between distributions; between rewards, that of single numbers."""
+    apart = np.abs(value - known)
+    return float((apart if isinstance(problem, DiscountedReward) else apart.sum(axis=-1)).max())
 
 
 def _transformed(solver: Any, case: Case, first: Solution) -> Iterable[str]:
@@ -416,16 +436,33 @@ def _transformed(solver: Any, case: Case, first: Solution) -> Iterable[str]:
         ("rates times 1000", model.sources, targets, 1000.0, np.arange(model.size)),
         ("states renumbered", place[model.sources], place[targets], 1.0, order),
     ):
-        changed = Generator.from_transitions(sources, ends, model.rates * factor, space)
+        rewards = {}
+        if isinstance(case.problem, DiscountedReward):
+            # in another unit of time the same is earned
+            (name,) = case.problem.reward
+            rewards = {name: Reward(np.asarray(model.rewards[name].rate)[numbering] * factor)}
+        changed = Generator.from_transitions(sources, ends, model.rates * factor, space, rewards=rewards)
         begin = None if initial is None else initial[numbering]
         if isinstance(case.problem, Transient):
             problem: Problem = Transient(changed, begin, case.problem.times / factor, case.problem.tolerance)
+        elif isinstance(case.problem, DiscountedReward):
+            problem = dataclasses.replace(case.problem, model=changed, discount=case.problem.discount * factor)
         else:
             problem = Stationary(changed, case.problem.tolerance, begin)
         solution = solve(problem, solver, check=False)
-        distance = float(np.abs(solution.value - first.value[..., numbering]).sum(axis=-1).max())
+        distance = _distance(problem, solution.value, first.value[..., numbering])
         if not distance <= max(ACCURACY, 10 * case.problem.tolerance):
             yield f"{what}: {solution.status.name}, {distance:.2g} away from the answer before."
+
+
+def _discounted(problem: DiscountedReward) -> np.ndarray:
+    """Return the moments for every state, shape (moments, n), by elimination; of one reward that is given as numbers."""
+    dense = problem.model.to_scipy().toarray()
+    pay = np.asarray(problem.model.rewards[problem.reward[0]].rate)
+    moments = [np.ones(len(dense))]
+    for k in range(1, problem.moments + 1):
+        moments.append(np.linalg.solve(k * problem.discount * np.eye(len(dense)) - dense, k * pay * moments[-1]))
+    return np.array(moments[1:])
 
 
 def _fingerprint(model: Generator | QBD | LevelDependentQBD) -> str:

@@ -22,7 +22,7 @@ ROOMS = (
     *("trace", "solver", "certificate", "witness", "over_time", "discounted", "interval", "strict"),
     "registry",
     *("storage", "interchange"),
-    *("solve", "contract"),
+    *("solve", "contract", "bias", "sensitivity"),
     "study",
     "cli",
     "__main__",

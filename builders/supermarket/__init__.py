@@ -18,7 +18,7 @@ from builders.supermarket.lattice import lattice_transitions
 from builders.supermarket.lumped_transitions import coded_transitions, largest_entries
 from builders.supermarket.lumping import ServerClasses, class_means, lumped_space, server_classes
 from builders.supermarket.rank import SAMPLINGS, shared_probabilities, stability_notes
-from builders.supermarket.selection import Selection, preference_keys, selection_table, tie_rules
+from builders.supermarket.selection import Selection, held_decisions, preference_keys, selection_table, tie_rules
 from builders.supermarket.transitions import transitions
 from builders.supermarket.truncation import find_capacity
 from ctmc.errors import ModelError, unknown_name
@@ -401,3 +401,7 @@ def supermarket(
     require_memory("the supermarket model", 5 * entries + 40 * size, states=size, entries=entries)
     rows = transitions(space, keys, design.shares, design.rates)
     return Generator(space, rows, initial=distribution(space, begin))
+
+
+supermarket.event_rates = ("arrival_rate", "service_rates")  # what `ctmc.sensitivity` differentiates by
+supermarket.held_decisions = held_decisions
