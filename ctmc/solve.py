@@ -31,6 +31,8 @@ _log = logging.getLogger("ctmc.solve")
 
 SMALL = 3000
 """Up to this many states elimination is the default for a stationary distribution."""
+VERY_SMALL = 1000
+"""The same for discounted rewards, where each moment takes a factorisation of its own."""
 
 
 CERTIFICATES = ("defect", "strict")
@@ -41,10 +43,10 @@ def default_solver(problem: Problem) -> str:
 
     Stationary: `gth` up to 3000 states (it cannot be inaccurate), `bicgstab` above, `logarithmic_reduction` for a QBD,
     `level_dependent` for one whose blocks depend on the level.  Transient and accumulated rewards: `uniformization`.  Discounted
-    rewards: `resolvent_krylov`.
+    rewards: `resolvent_lu` up to 1000 states, `resolvent_krylov` above.
     """
     if isinstance(problem, DiscountedReward):
-        return "resolvent_krylov"
+        return "resolvent_lu" if problem.model.size <= VERY_SMALL else "resolvent_krylov"
     if not isinstance(problem, Stationary):
         return "uniformization"
     if isinstance(problem.model, QBD):

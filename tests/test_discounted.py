@@ -59,7 +59,8 @@ def test_reference_values(solver, row):
 def test_a_constant_reward_is_exact(solver):
     chain = random_chain(7, 20).with_reward("one", np.ones(20))
     found = ctmc.solve(ctmc.DiscountedReward(chain, "one", discount=0.3, moments=3), solver)
-    assert (found.value == [[1 / 0.3], [(1 / 0.3) ** 2], [(1 / 0.3) ** 3]]).all()
+    assert (found.value[0] == 1 / 0.3).all()
+    np.testing.assert_allclose(found.value[1:, 0], [(1 / 0.3) ** 2, (1 / 0.3) ** 3], rtol=4e-16)
     assert (found.variances == 0).all()
 
 
@@ -123,14 +124,15 @@ def test_mean_and_variance_against_simulation():
     solver=st.sampled_from(SOLVERS),
     moments=st.integers(1, 3),
 )
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 def test_bounds_hold(seed, n, spread, decade, solver, moments):
     chain = random_chain(seed, n, spread)
     discount = 10**decade
-    if solver == "value_iteration" and chain.uniformization_rate > 1e3 * discount:
+    if solver == "value_iteration" and chain.uniformization_rate > 30 * discount:
         solver = "resolvent_lu"
     problem = ctmc.DiscountedReward(chain, "pay", discount=discount, moments=moments)
     found = ctmc.solve(problem, solver, check=False)
+    assert found.converged or solver != "resolvent_lu"
     if not found.converged:
         return
     known = dense_moments(chain, np.asarray(chain.rewards["pay"].rate), discount, moments)
@@ -214,7 +216,7 @@ def test_a_chain_with_two_colors_is_solved_on_one():
 def test_a_liar_is_found():
     chain = random_chain(5, 10)
     problem = ctmc.DiscountedReward(chain, "pay", discount=0.5, moments=2)
-    outcome, proof, answer = answer_discounted(problem, lambda equation: Outcome(np.full(10, 0.1)))
+    _, proof, answer = answer_discounted(problem, lambda equation: Outcome(np.full(10, 0.1)))
     assert proof.status is Status.INACCURATE
     assert proof.error_bound is None
     _, proof, answer = answer_discounted(problem, lambda equation: Outcome(np.full(10, np.nan)))
