@@ -232,7 +232,7 @@ def test_no_moment_is_asked_for_after_a_failure():
 
     def run(equation):
         asked.append(equation.shift)
-        return Outcome(np.zeros(10), Status.STOPPED)
+        return Outcome(np.ones(10), Status.STOPPED)
 
     problem = ctmc.DiscountedReward(random_chain(5, 10), "pay", discount=0.5, moments=3)
     outcome, proof, _ = answer_discounted(problem, run)
