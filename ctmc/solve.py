@@ -13,6 +13,7 @@ import numpy as np
 
 from ctmc import certificate, registry, strict
 from ctmc.certificate import Certificate
+from ctmc.discounted import answer_discounted
 from ctmc.equation import Equation
 from ctmc.errors import CTMCError, ModelError, ReducibleError, SolveError, UnstableError, printable, unknown_name
 from ctmc.evolution import Evolution
@@ -22,7 +23,7 @@ from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.over_time import answer_over_time
 from ctmc.passage import PassageAnswer, answer_passage
 from ctmc.passage_solution import PassageSolution
-from ctmc.problem import AccumulatedReward, FirstPassage, Problem, Stationary, Transient
+from ctmc.problem import AccumulatedReward, DiscountedReward, FirstPassage, Problem, Stationary, Transient
 from ctmc.solution import HISTORY, Answer, Outcome, Solution, Status, joined_histories, value_arrays
 from ctmc.solver import Solver
 from ctmc.trace import Monitor, Trace, check_time_limit, checked_start
@@ -32,6 +33,8 @@ _log = logging.getLogger("ctmc.solve")
 
 SMALL = 3000
 """Up to this many states elimination is the default for a stationary distribution."""
+VERY_SMALL = 1000
+"""The same for discounted rewards, where each moment takes a factorisation of its own."""
 FEW_EVENTS = 20
 """Up to this rate x time uniformization, whose answer has no negative number to clear, takes about as many products as any method."""
 CERTIFICATES = ("defect", "strict")
@@ -42,8 +45,11 @@ def default_solver(problem: Problem) -> str:
 
     Stationary: `gth` up to 3000 states (it cannot be inaccurate), `bicgstab` above, `logarithmic_reduction` for a QBD,
     `level_dependent` for one whose blocks depend on the level.  Questions about time: `uniformization` up to a rate x time of
-    20, `chebyshev` above.  First passage: `absorption_elimination` up to 3000 states, `absorption_krylov` above.
+    20, `chebyshev` above.  Discounted rewards: `resolvent_lu` up to 1000 states, `resolvent_krylov` above.  First passage:
+    `absorption_elimination` up to 3000 states, `absorption_krylov` above.
     """
+    if isinstance(problem, DiscountedReward):
+        return "resolvent_lu" if problem.model.size <= VERY_SMALL else "resolvent_krylov"
     if isinstance(problem, FirstPassage):
         return "absorption_elimination" if problem.model.size <= SMALL else "absorption_krylov"
     if isinstance(problem, Transient | AccumulatedReward):
@@ -64,6 +70,8 @@ def next_method(problem: Problem, name: str) -> str:
     elif isinstance(problem, FirstPassage):
         order = ["absorption_elimination"] if problem.model.size <= SMALL else []
         order += ["absorption_krylov", "absorption_lu"]
+    elif isinstance(problem, DiscountedReward):
+        order = ["resolvent_krylov", "resolvent_lu", "value_iteration"]
     else:
         order = [default_solver(problem)]
     return next((other for other in order if other != name), "")
@@ -168,6 +176,8 @@ def solve(
             outcome, proof, answer = answer_over_time(view, run_over_time)
         elif isinstance(view, FirstPassage):
             outcome, proof, answer = answer_passage(view, run_equation)
+        elif isinstance(view, DiscountedReward):
+            outcome, proof, answer = answer_discounted(view, run_equation)
         elif isinstance(view, Stationary) and isinstance(view.model, Generator):
             outcome = _by_classes(view, chosen, trace_for, first)
         else:
