@@ -18,6 +18,7 @@ SOLVERS = {
     "gmres": 20,
     "gth": 20,
     "invariant_subspace": 6,
+    "krylov_exponential": 5,
     "level_dependent": 3,
     "level_reduction": 20,
     "logarithmic_reduction": 6,
