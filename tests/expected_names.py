@@ -27,6 +27,7 @@ SOLVERS = {
     "pardiso": 20,
     "power_iteration": 20,
     "rank_one": 4,
+    "rational": 5,
     "sparse_lu": 20,
     "umfpack": 20,
     "uniformization": 5,

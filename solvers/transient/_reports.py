@@ -11,12 +11,12 @@ from ctmc.evolution import Evolution
 from ctmc.trace import Trace
 from solvers.transient._series import without_negatives
 
-_SHARE = 1 / 50
+_SHARE = 1 / 32
 """Of the error that is left, what one step may always take: steps of different lengths make errors of the same size."""
 
 
 class Allowance:
-    """The error that steps may make: half the tolerance in all, and half the rounding floor in proportion to time.
+    """The error that steps may make: a quarter of the tolerance in all, and three of the rounding floor in proportion to time.
 
     Parameters
     ----------
@@ -25,9 +25,9 @@ class Allowance:
     Attributes
     ----------
     left : float
-        Of the half of the tolerance.
+        Of the quarter of the tolerance.
     floor : float
-        Half the rounding floor of the last time, per unit of time.
+        Three quarters of the rounding floor of the last time, per unit of time.
 
     Examples
     --------
@@ -35,15 +35,16 @@ class Allowance:
     >>> chain = Generator.from_matrix([[-1, 1], [2, -2]])
     >>> allowance = Allowance(Evolution(chain, np.array([10.0]), 1e-10, np.array([[1.0, 0.0]])))
     >>> round(allowance.of(0.5, 10.0) * 1e12, 2), round(allowance.of(10.0, 10.0) * 1e12, 2)
-    (2.5, 50.02)
+    (0.78, 25.01)
     """
 
     def __init__(self, evolution: Evolution) -> None:
         end = float(evolution.times[-1])
         # what is made now may grow until the last time
         shrink = math.exp(-evolution.growth * end)
-        self.left = evolution.tolerance / 2 * shrink
-        self.floor = rounding_floor(evolution.model.uniformization_rate, end) / 2 * shrink / end if end else 0.0
+        self.left = evolution.tolerance / 4 * shrink
+        floor = rounding_floor(evolution.model.uniformization_rate, end)
+        self.floor = floor * 0.75 * shrink / end if end else 0.0
 
     def of(self, span: float, remaining: float) -> float:
         """Return the error that a step over `span` may make, where `remaining` is what lies ahead."""
