@@ -17,7 +17,7 @@ from ctmc.problem import AccumulatedReward, Transient
 from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
 from solvers._options import check_count
-from solvers.transient._reports import Allowance, report, stay
+from solvers.transient._reports import Allowance, accumulate, report, stay
 
 _TERMS = 24
 _MOST_PIECES = 512
@@ -38,7 +38,7 @@ class KrylovExponential:
     integral of y, are read from the same small matrix.  The basis is made no larger than the time ahead needs.  Ends early once
     (time ahead) x ||y A|| is small: the chain is steady.
 
-    One product for each basis vector, about 2 m n operations for each (Gram-Schmidt twice), dimension + 7 vectors.  A sub-step over s takes
+    One product for each basis vector, about 2 m n operations for each (Gram-Schmidt twice), dimension + 9 vectors.  A sub-step over s takes
     about as many products as the square root of 5 ln(1 / tolerance) x rate x s where that is below `dimension`, and never many more
     than rate x s: fewer than uniformization for real spectra (birth-death chains, reversible networks) and a large `dimension`.  Take it where
     products are costly and vectors are not, for many times close together, and for small invariant spaces, which it finds: then
@@ -76,7 +76,7 @@ class KrylovExponential:
         size = problem.start.size
         room = min(self.dimension, size) + 1
         require_memory(
-            f"krylov_exponential with {room} basis vectors", 8 * size * (room + 6), states=problem.model.size
+            f"krylov_exponential with {room} basis vectors", 8 * size * (room + 8), states=problem.model.size
         )
         with threadpool_limits(limits=1, user_api="blas"):  # vector work: more threads only wait for each other
             status = self._steps(problem, trace, np.empty((room, size)))
@@ -86,6 +86,7 @@ class KrylovExponential:
         times, shape = problem.times, problem.start.shape
         last = float(times[-1])
         y, integral = problem.start.ravel().copy(), np.zeros(problem.start.size)
+        lost = np.zeros_like(integral)
         begin, position, error = 0.0, 0, 0.0
         allowance = Allowance(problem)
         if self._tell(trace, problem, 1.0, 0):
@@ -116,7 +117,7 @@ class KrylovExponential:
             if position < len(times):
                 x, z, made = steps.at(span)
                 y = length * (x @ used)
-                integral += length * (z @ used)
+                accumulate(integral, lost, length * (z @ used))
                 error = error * math.exp(problem.growth * span) + made
                 allowance.take(made, span)
                 begin = end
@@ -283,9 +284,11 @@ def _bounded(small: np.ndarray, piece: float, pieces: int, tail: float) -> _Piec
         power = power @ scaled / (j + 1)
     x, z = np.zeros((pieces + 1, m)), np.zeros((pieces + 1, m))
     x[0, 0] = 1.0
+    total, lost = np.zeros(m), np.zeros(m)
     for k in range(pieces):
         x[k + 1] = exponential @ x[k]
-        z[k + 1] = z[k] + piece * (integrated @ x[k])
+        accumulate(total, lost, piece * (integrated @ x[k]))
+        z[k + 1] = total
     terms = np.abs(x[:-1] @ lasts.T) @ (1 / np.arange(1, _TERMS + 1))
     terms += np.linalg.norm(x[:-1], axis=1) * (1.05 / math.factorial(_TERMS))
     bounds = np.concatenate([[0.0], tail * piece * np.cumsum(terms)])

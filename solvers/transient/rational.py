@@ -17,7 +17,7 @@ from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
 from solvers._options import check_choice, check_count
 from solvers.transient._collocation import Collocation, collocation
-from solvers.transient._reports import Allowance, report, stay
+from solvers.transient._reports import Allowance, accumulate, report, stay
 from solvers.transient._shifted import LINEAR_SOLVERS, ShiftedSystems, shifted_systems
 
 STAGES = (3, 5, 7, 9, 11)
@@ -84,7 +84,7 @@ class Rational:
     def run(self, problem: Evolution, trace: Trace) -> Outcome:
         """Have the witness see each time."""
         method = collocation(self.stages)
-        vectors = 6 * self.stages + 8
+        vectors = 6 * self.stages + 10
         require_memory("rational", 8 * problem.start.size * vectors, states=problem.model.size)
         status = self._steps(problem, trace, method)
         return Outcome(None, status, trace.history)
@@ -93,7 +93,7 @@ class Rational:
         times = problem.times
         last = float(times[-1])
         y, integral = problem.start.copy(), np.zeros_like(problem.start)
-        change = np.empty_like(y)
+        change, lost = np.empty_like(y), np.zeros_like(y)
         position, begin, error = 0, 0.0, 0.0
         if self._tell(trace, problem, 1.0, 0):
             return trace.status
@@ -135,7 +135,7 @@ class Rational:
                 return Status.CONVERGED
             there, spent = step.at(1.0)
             y, change = there, step.changes[-1].copy()
-            integral += spent
+            accumulate(integral, lost, spent)
             begin += span
             allowance.take(made, span)
 
