@@ -150,12 +150,24 @@ def _windows(problem: Evolution, rate: float, spans: np.ndarray, share: float) -
     tolerance = share
     while True:
         windows = [poisson_weights(rate * float(span), tolerance) for span in spans]
-        if problem.growth == 0:
-            return windows, 2 * max(window.outside for window in windows)
         outside = max(
-            shifted_tail(window, rate * float(span), problem.growth * float(span))
+            _outside(window, rate * float(span), problem.growth * float(span))
             for window, span in zip(windows, spans, strict=True)
         )
-        if outside <= share or tolerance < 1e-200:
+        if outside <= share or tolerance < 1e-300:
             return windows, outside
-        tolerance *= 1e-3
+        tolerance *= max(min(share / outside / 2, 1e-3 if problem.growth else 0.5), 1e-6)
+
+
+def _outside(window: PoissonWeights, mean: float, growth: float) -> float:
+    """Return a bound on the error of y, and on that of its integral relative to time, by what is outside of a window.
+
+    An error e of the weights in all is one of up to e in each P{N > k}, and up to the last k the integral has the sum of these
+    over the rate: for few events that is more than e x time.  Beyond, P{N > k} falls geometrically.
+    """
+    if mean == 0:
+        return 0.0
+    error = shifted_tail(window, mean, growth) if growth else 2 * window.outside
+    ratio = (mean + growth) / (window.right + 2)
+    beyond = 1 / (1 - ratio) if ratio < 1 else np.inf
+    return float(error * max(1.0, (window.right + 1 + beyond) / mean))
