@@ -8,6 +8,7 @@ BUILDERS = {
     "tandem_network",
 }
 SOLVERS = {
+    "adaptive_uniformization": 5,
     "arnoldi": 20,
     "aggregation": 20,
     "anderson": 20,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.polynomial import legendre
@@ -86,8 +87,8 @@ def collocation(stages: int) -> Collocation:
     kept = kept[np.argsort(shifts[kept].imag)]
     twice = np.where(shifts[kept].imag > 0, 2.0, 1.0)
     gauss, weights = legendre.leggauss(stages + 1)
-    places = np.concatenate([a + (b - a) * (gauss + 1) / 2 for a, b in zip(whole, whole[1:], strict=False)])
-    parts = np.concatenate([(b - a) / 2 * weights for a, b in zip(whole, whole[1:], strict=False)])
+    places = np.concatenate([a + (b - a) * (gauss + 1) / 2 for a, b in pairwise(whole)])
+    parts = np.concatenate([(b - a) / 2 * weights for a, b in pairwise(whole)])
     # neither changes its sign between two points
     product = np.abs((places[:, None] - points).prod(axis=1))
     return Collocation(

@@ -132,5 +132,7 @@ def shifted_systems(evolution: Evolution, shifts: np.ndarray, choice: str, large
     needed = both * sum(_BYTES_PER_ENTRY[bool(shift.imag)] for shift in shifts)
     if choice == "auto" and (entries > largest or needed > memory_limit()):
         return _Iterated(evolution, shifts)
-    require_memory(f"rational with {both:,} entries forecast in each of its factors (ordering {name})", needed, states=chain.size)
+    require_memory(
+        f"rational with {both:,} entries forecast in each of its factors (ordering {name})", needed, states=chain.size
+    )
     return _Factorised(evolution, shifts, order, csc_array(matrix[order][:, order]))

@@ -209,18 +209,18 @@ def _step(
     moved = _stages(problem, method, systems, np.broadcast_to(change, (stages, *y.shape)), wanted)
     changes = np.empty_like(moved)
     solves = len(method.shifts) * problem.blocks
+    before = math.inf
     for refinement in range(_REFINEMENTS + 1):
         for point in range(stages):
             problem.change(y + moved[point], out=changes[point])
         left = np.tensordot(method.derivative, moved, 1) / span - changes
-        at_points = sum(method.basis_integrals[point] * problem.norm(left[point]) for point in range(stages))
+        at_points = sum(float(method.basis_integrals[k]) * problem.norm(left[k]) for k in range(stages))
         if 4 * span * at_points <= allowed or refinement == _REFINEMENTS:
             break
-        corrected = moved + _stages(problem, method, systems, -left, wanted)
-        if refinement and span * at_points >= before / 2:
-            break  # rounding
-        before = span * at_points
-        moved = corrected
+        if at_points >= before / 2:
+            break  # it is rounding that is left
+        before = at_points
+        moved = moved + _stages(problem, method, systems, -left, wanted)
         solves += len(method.shifts) * problem.blocks
     leading = method.leading[0] * change + np.tensordot(method.leading[1:], changes, 1)
     error = span * (at_points + method.product_integral * problem.norm(leading))
