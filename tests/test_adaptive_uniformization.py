@@ -34,11 +34,11 @@ def infinite_servers(arrival_rate, capacity):
 
 @pytest.mark.parametrize("method", [METHOD, ALWAYS], ids=["auto", "always"])
 def test_against_the_others(method):
-    check_agreement(method, ("uniformization", "krylov_exponential"))
+    check_agreement(method, ("krylov_exponential",))
 
 
 def test_two_states():
-    check_two_states(METHOD)
+    check_two_states(METHOD, (1e-8, 1.0, 1e7))
     check_two_states(ALWAYS, (1e-8, 1.0, 100.0))
 
 
