@@ -18,7 +18,7 @@ _ORDERINGS = ("NATURAL", "level_sets", "planes", "MMD_AT_PLUS_A")
 _BYTES_PER_ENTRY = {False: 16, True: 24}
 """Of a real and of a complex factor, with the rows and what the arrays have outgrown."""
 _RESTART = 60
-_CYCLES = 20
+_CYCLES = 5
 
 
 class ShiftedSystems:
@@ -94,7 +94,7 @@ class _Iterated(ShiftedSystems):
         target = wanted * float(np.abs(scale).min()) / (1.0 if self.backward else n**0.5)
         with threadpool_limits(limits=1, user_api="blas"):
             x, _ = gmres(
-                LinearOperator((n, n), matvec=system, dtype=np.complex128), scale * right, rtol=1e-13, atol=target,
+                LinearOperator((n, n), matvec=system, dtype=np.complex128), scale * right, rtol=1e-12, atol=target,
                 restart=min(_RESTART, n), maxiter=_CYCLES,
             )  # fmt: skip
         return np.asarray(x)
