@@ -12,13 +12,13 @@ from ctmc.evolution import Evolution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.problem import AccumulatedReward, Transient
+from ctmc.registry import solver_with
 from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
 from solvers._options import check_between, check_count
 from solvers.transient._active import ActiveStates, Successors, add_weighted, birth_weights, jump, poisson_steps
 from solvers.transient._reports import report
 from solvers.transient._series import MOST_TIMES
-from solvers.transient.uniformization import Uniformization
 
 _NEWS = 10
 """Jumps between two looks at the limits."""
@@ -179,9 +179,10 @@ class AdaptiveUniformization:
         error: float,
     ) -> Outcome:
         """Have plain uniformization answer for the times from `position` on."""
-        method = Uniformization(rate_factor=self.rate_factor, max_iterations=self.max_iterations)
+        options = {"rate_factor": self.rate_factor, "max_iterations": self.max_iterations}
+        method: Any = solver_with("uniformization", options)
         if position == 0 and begin == 0 and error == 0:
-            return method.run(problem, trace)
+            return method.run(problem, trace)  # type: ignore[no-any-return]
         later = copy.copy(trace)  # shares the history
 
         def reached(place: int, there: np.ndarray, spent: np.ndarray, more: float) -> None:
@@ -189,7 +190,7 @@ class AdaptiveUniformization:
 
         later.reached = reached
         rest: Any = replace(problem, start=y, times=problem.times[position:] - begin)
-        return method.run(rest, later)
+        return method.run(rest, later)  # type: ignore[no-any-return]
 
 
 def _drop_least(y: np.ndarray, share: float) -> float:
