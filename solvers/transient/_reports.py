@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-from ctmc.certificate import rounding_floor
-from ctmc.evolution import Evolution
+from ctmc.evolution import Evolution, rounding_floor
 from ctmc.trace import Trace
 from solvers.transient._series import without_negatives
 
@@ -41,7 +38,7 @@ class Allowance:
     def __init__(self, evolution: Evolution) -> None:
         end = float(evolution.times[-1])
         # what is made now may grow until the last time
-        shrink = math.exp(-evolution.growth * end)
+        shrink = 1 / evolution.amplification(end)
         self.left = evolution.tolerance / 4 * shrink
         floor = rounding_floor(evolution.model.uniformization_rate, end)
         self.floor = floor * 0.75 * shrink / end if end else 0.0
@@ -76,10 +73,14 @@ def accumulate(total: np.ndarray, lost: np.ndarray, more: np.ndarray) -> None:
 def report(
     trace: Trace, evolution: Evolution, position: int, y: np.ndarray, integral: np.ndarray, error: float
 ) -> None:
-    """Hand on y and its integral, which are changed: probabilities below 0, which are errors that are within the bound, become 0."""
+    """Hand on y and its integral, which are changed: probabilities below 0, which are errors that are within the bound, become 0.
+
+    The error is that of an equation without couplings, a sum of residuals; with couplings it may be amplified.
+    """
     without_negatives(y, evolution)
     without_negatives(integral, evolution)
-    trace.reached(position, y, integral, error)
+    time = float(evolution.times[position])
+    trace.reached(position, y, integral, error * evolution.amplification(time))
 
 
 def stay(

@@ -112,13 +112,13 @@ class KrylovExponential:
                 inside = float(times[position]) - begin
                 x, z, made = steps.at(inside)
                 there, spent = (length * (x @ used)).reshape(shape), (integral + length * (z @ used)).reshape(shape)
-                report(trace, problem, position, there, spent, error * math.exp(problem.growth * inside) + made)
+                report(trace, problem, position, there, spent, error + made)
                 position += 1
             if position < len(times):
                 x, z, made = steps.at(span)
                 y = length * (x @ used)
                 accumulate(integral, lost, length * (z @ used))
-                error = error * math.exp(problem.growth * span) + made
+                error += made
                 allowance.take(made, span)
                 begin = end
         return Status.CONVERGED
@@ -169,10 +169,10 @@ class KrylovExponential:
                     # b |x_m| <= ||b V x||_2, at most the norm forward, and sqrt(size) times it backward
                     ratio = math.sqrt(y.size) if problem.backward else 1.0
                     speed = tail / length * 2 * ratio * problem.norm(y.reshape(shape))
-                    exact = _Invariant(small, remaining, speed, problem.growth)
+                    exact = _Invariant(small, remaining, speed)
                     if exact.at_most() <= allowance.of(remaining, remaining):
                         return _Space(exact, 0.0)
-                steps = _pieces(small, tail, remaining, allowance, problem.growth, last=broken or k + 1 == most)
+                steps = _pieces(small, tail, remaining, allowance, last=broken or k + 1 == most)
                 if steps is not None:
                     return _Space(steps, 0.0)
             if k + 1 < most:
@@ -224,11 +224,10 @@ class _Invariant:
     small: np.ndarray
     reach: float
     speed: float
-    growth: float
 
     def at_most(self) -> float:
         """Return the bound at the end."""
-        return self.speed * self.reach * math.exp(self.growth * self.reach)
+        return self.speed * self.reach
 
     def at(self, s: float) -> tuple[np.ndarray, np.ndarray, float]:
         """Return x, z and the bound of the error at all times up to s."""
@@ -237,12 +236,10 @@ class _Invariant:
         matrix[:m, :m] = s * self.small
         matrix[0, m] = s
         whole = expm(matrix)
-        return whole[:m, 0], whole[:m, m], self.speed * s * math.exp(self.growth * s)
+        return whole[:m, 0], whole[:m, m], self.speed * s
 
 
-def _pieces(
-    small: np.ndarray, tail: float, remaining: float, allowance: Allowance, growth: float, *, last: bool
-) -> _Pieces | None:
+def _pieces(small: np.ndarray, tail: float, remaining: float, allowance: Allowance, *, last: bool) -> _Pieces | None:
     """Return the longest step within the allowance, or None where a larger space would make it longer."""
     # at least ||H||_2
     size = math.sqrt(float(np.abs(small).sum(axis=0).max()) * float(np.abs(small).sum(axis=1).max()))
@@ -251,7 +248,7 @@ def _pieces(
     while True:
         found = _bounded(small, span / pieces, pieces, tail)
         ends = span / pieces * np.arange(1, pieces + 1)
-        made = found.bounds[1:] * np.exp(growth * ends)
+        made = found.bounds[1:]
         allowed = np.array([allowance.of(float(end), remaining) for end in ends])
         good = int(np.argmin(np.append(made <= allowed, False)))
         if good == pieces or (last and good > 0):

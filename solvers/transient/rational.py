@@ -118,14 +118,14 @@ class Rational:
             span = last * 2.0**-pace.halvings
             allowed = allowance.of(span, max(remaining, span))
             step = _step(problem, method, systems, y, change, span, allowed)
-            made = step.error * math.exp(problem.growth * span)
+            made = step.error
             good = made <= allowed or span * problem.rate < _SHORTEST
             pace.judge(made / allowed, good)
             if self._tell(trace, problem, remaining / last, step.solves):
                 return trace.status
             if not good:
                 continue
-            error = error * math.exp(problem.growth * span) + made
+            error += made
             while position < len(times) and times[position] <= begin + span:
                 there, spent = step.at((float(times[position]) - begin) / span)
                 spent += integral
