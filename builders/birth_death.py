@@ -78,3 +78,6 @@ def birth_death(births: Sequence[float], deaths: Sequence[float]) -> Generator:
         Lattice((size - 1,), variables=(Variable("jobs"),)),
         initial=[0],
     )
+
+
+birth_death.event_rates = ("births", "deaths")  # what `ctmc.sensitivity` differentiates by

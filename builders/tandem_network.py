@@ -138,6 +138,9 @@ def tandem_network(
     return Generator(space, FloatTransitions(indptr, sources, rates), initial=distribution(space, [0] * len(limits)))
 
 
+tandem_network.event_rates = ("arrival_rate", "service_rates")  # what `ctmc.sensitivity` differentiates by
+
+
 @compiled
 def _advance(state: Any, limits: Any, left: Any) -> Any:
     """Step to the next state in lexicographic order; `left` is the room under the total, returned for the new state."""

@@ -39,6 +39,10 @@ _WHERE = {
     "FirstPassage": "ctmc.problem",
     "Interval": "ctmc.interval",
     "prove_interval": "ctmc.interval",
+    "bias": "ctmc.bias",
+    "Bias": "ctmc.bias",
+    "sensitivity": "ctmc.sensitivity",
+    "Sensitivity": "ctmc.sensitivity",
     "Solution": "ctmc.solution",
     "PassageSolution": "ctmc.passage_solution",
     "Outcome": "ctmc.solution",
@@ -100,6 +104,7 @@ sys.modules[__name__].__class__ = _Package
 
 
 if TYPE_CHECKING:
+    from ctmc.bias import Bias, bias
     from ctmc.errors import (
         CTMCError,
         ModelError,
@@ -127,6 +132,7 @@ if TYPE_CHECKING:
     from ctmc.quasi_stationary import quasi_stationary
     from ctmc.reach import expected_time_before, reach_probability
     from ctmc.registry import build
+    from ctmc.sensitivity import Sensitivity, sensitivity
     from ctmc.simulation import simulate
     from ctmc.solution import Outcome, Solution, Status
     from ctmc.solve import solve

@@ -78,13 +78,13 @@ class _Watch:
         floor = rounding_floor(problem.model.uniformization_rate, 1 / shift)
         equation = Equation(problem.model, right, shift, tolerance=max(problem.tolerance, floor))
         size = float(np.abs(right).max())
-        if size == 0:
-            self.proofs.append(Certificate(0.0, Status.CONVERGED, "the reward is the same in all states.", 0.0))
-            return np.zeros(n), 0.0
         if self.status not in (Status.CONVERGED, Status.INACCURATE) or not np.isfinite(size):
             reason = "the moment before has no answer, so this one was not asked for."
             self.proofs.append(Certificate(math.nan, Status.BREAKDOWN, reason))
             return np.full(n, np.nan), math.nan
+        if size == 0:
+            self.proofs.append(Certificate(0.0, Status.CONVERGED, "the reward is the same in all states.", 0.0))
+            return np.zeros(n), 0.0
         right.flags.writeable = False
         outcome = self.run(equation)
         self.solver = outcome.solver or self.solver

@@ -137,7 +137,7 @@ def _best_interval(chain: Generator, reward: np.ndarray, pi: np.ndarray, largest
     rounding = _row_rounding(chain)
     total = float(pi.sum())
     weights = np.full(chain.size, 1 / chain.size) if not (total > 0 and np.isfinite(total)) else pi / total
-    correct = _by_elimination(chain, int(weights.argmax())) if chain.size <= SMALL else None
+    correct = poisson_elimination(chain, int(weights.argmax())) if chain.size <= SMALL else None
     h = np.zeros(chain.size)
     _, value, bound = _enclosure(chain, reward, h, *rounding)
     best = Interval(float(reward.min()), float(reward.max()))  # of h = 0, without any rounding
@@ -152,7 +152,7 @@ def _best_interval(chain: Generator, reward: np.ndarray, pi: np.ndarray, largest
         if correct is not None:
             step, products = correct(residual), 1
         else:
-            step, products = _krylov(chain, residual, 0.3 * target / largest, largest_products - spent)
+            step, products = poisson_cycle(chain, residual, 0.3 * target / largest, largest_products - spent)
         spent += products
         if not np.isfinite(step).all():
             break
@@ -164,7 +164,7 @@ def _best_interval(chain: Generator, reward: np.ndarray, pi: np.ndarray, largest
     return best
 
 
-def _by_elimination(chain: Generator, fixed: int) -> Any:
+def poisson_elimination(chain: Generator, fixed: int) -> Any:
     """Return the map from b to h with Q h = b in all states but one, where h is 0; the state that is visited most."""
     others = np.delete(np.arange(chain.size), fixed)
     factors = splu(chain.to_scipy()[others][:, others].tocsc())
@@ -177,7 +177,7 @@ def _by_elimination(chain: Generator, fixed: int) -> Any:
     return correct
 
 
-def _krylov(chain: Generator, b: np.ndarray, reduction: float, most: int) -> tuple[np.ndarray, int]:
+def poisson_cycle(chain: Generator, b: np.ndarray, reduction: float, most: int) -> tuple[np.ndarray, int]:
     """Return one cycle of GMRES for Q h = b, and its products: h = y / exit rates, where the 2-norm of b - Q h is least.
 
     Source: Y. Saad and M. H. Schultz, SIAM J. Sci. Stat. Comput. 7 (1986), doi:10.1137/0907058; orthogonalised twice.
@@ -189,7 +189,7 @@ def _krylov(chain: Generator, b: np.ndarray, reduction: float, most: int) -> tup
     upper = np.zeros((steps + 1, steps))
     norm = float(np.linalg.norm(b))
     basis[0] = b / norm
-    inverse = 1 / chain.exit_rates
+    inverse = 1 / np.where(chain.exit_rates > 0, chain.exit_rates, 1.0)
     small: np.ndarray = np.zeros(0)
     with threadpool_limits(limits=1, user_api="blas"):  # vector work: more threads only wait for each other
         for k in range(steps):

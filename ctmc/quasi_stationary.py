@@ -14,6 +14,7 @@ from ctmc.errors import ModelError, SolveError
 from ctmc.model.communication import reachable_within
 from ctmc.model.generator import Generator
 from ctmc.model.stopped import one_class
+from ctmc.model.summary import Rows, Summarised
 from ctmc.passage import SMALL
 from ctmc.problem import FirstPassage
 from ctmc.solution import HISTORY, Solution, Status
@@ -25,8 +26,8 @@ _POLISHED = 1e-9
 _LEAST = 1e-100
 
 
-@dataclass(frozen=True, eq=False)
-class QuasiStationary:
+@dataclass(frozen=True, eq=False, repr=False)
+class QuasiStationary(Summarised):
     """How a chain looks in the long run while it has not entered the target.
 
     Attributes
@@ -45,6 +46,15 @@ class QuasiStationary:
     decay_rate: float
     decay_bounds: tuple[float, float]
     residual: float
+
+    def _summary(self) -> tuple[str, Rows]:
+        low, high = self.decay_bounds
+        return "Quasi-stationary distribution", [
+            ("states", f"{np.count_nonzero(self.distribution):,} of {len(self.distribution):,}"),
+            ("decay rate", f"{self.decay_rate:.10g}"),
+            ("proven", f"{low:.10g} to {high:.10g}"),
+            ("residual", f"{self.residual:.3g}"),
+        ]
 
 
 def quasi_stationary(

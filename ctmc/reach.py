@@ -14,6 +14,7 @@ from ctmc.errors import ModelError, SolveError
 from ctmc.model.generator import Generator
 from ctmc.model.reward import Reward
 from ctmc.model.stopped import fates, met, stopped
+from ctmc.model.summary import Rows, Summarised
 from ctmc.passage import SMALL, Proofs, chances
 from ctmc.problem import FirstPassage, Transient
 from ctmc.solution import HISTORY, Outcome, Solution, Status
@@ -160,8 +161,8 @@ def _within(problem: FirstPassage, begin: np.ndarray | None, first: float, last:
     return Proven(float(chance) if np.ndim(chance) == 0 else chance, error)
 
 
-@dataclass(frozen=True, eq=False)
-class TimeBefore:
+@dataclass(frozen=True, eq=False, repr=False)
+class TimeBefore(Summarised):
     """What is spent before a passage.
 
     Attributes
@@ -182,6 +183,13 @@ class TimeBefore:
     def total(self) -> float:
         """The expected time until the passage."""
         return float(self.times.sum())
+
+    def _summary(self) -> tuple[str, Rows]:
+        return "Time before the passage", [
+            ("expected time", f"{self.total:.10g}"),
+            ("states entered", f"{np.count_nonzero(self.times):,}"),
+            ("error bound", f"{self.error_bound:.3g}"),
+        ]
 
 
 def expected_time_before(

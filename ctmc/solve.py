@@ -33,8 +33,13 @@ _log = logging.getLogger("ctmc.solve")
 
 SMALL = 3000
 """Up to this many states elimination is the default for a stationary distribution."""
+VERY_SMALL = 1000
+"""The same for discounted rewards, where each moment takes a factorisation of its own."""
 FEW_EVENTS = 20
 """Up to this rate x time uniformization, whose answer has no negative number to clear, takes about as many products as any method."""
+MANY_EVENTS = 1e6
+"""Above this rate x time implicit steps take over where a model is small enough to be factorised."""
+FACTORISED = 10_000
 CERTIFICATES = ("defect", "strict")
 
 
@@ -42,16 +47,18 @@ def default_solver(problem: Problem) -> str:
     """Return the name of the solver that is taken when none is named.
 
     Stationary: `gth` up to 3000 states (it cannot be inaccurate), `bicgstab` above, `logarithmic_reduction` for a QBD,
-    `level_dependent` for one whose blocks depend on the level.  Transient and accumulated rewards: `uniformization` up to a rate x
-    time of 20, `chebyshev` above.  Discounted rewards: `resolvent_krylov`.  First passage: `absorption_elimination` up to 3000
-    states, `absorption_krylov` above.
+    `level_dependent` for one whose blocks depend on the level.  Questions about time: `uniformization` up to a rate x time of
+    20, `chebyshev` above, `rational` above 1e6 up to 10,000 states.  Discounted rewards: `resolvent_lu` up to 1000 states, `resolvent_krylov` above.  First passage:
+    `absorption_elimination` up to 3000 states, `absorption_krylov` above.
     """
     if isinstance(problem, DiscountedReward):
-        return "resolvent_krylov"
+        return "resolvent_lu" if problem.model.size <= VERY_SMALL else "resolvent_krylov"
     if isinstance(problem, FirstPassage):
         return "absorption_elimination" if problem.model.size <= SMALL else "absorption_krylov"
     if isinstance(problem, Transient | AccumulatedReward):
         events = problem.model.uniformization_rate * float(problem.times[-1])
+        if events > MANY_EVENTS and problem.model.size <= FACTORISED:
+            return "rational"
         return "uniformization" if events <= FEW_EVENTS else "chebyshev"
     if isinstance(problem.model, QBD):
         return "logarithmic_reduction"
@@ -65,11 +72,13 @@ def next_method(problem: Problem, name: str) -> str:
     if isinstance(problem, Stationary) and isinstance(problem.model, Generator):
         order = ["gth"] if problem.model.size <= SMALL else []
         order += ["bicgstab", "gmres", "gauss_seidel", "sparse_lu"]
-    elif isinstance(problem, DiscountedReward):
-        order = ["resolvent_krylov", "resolvent_lu", "value_iteration"]
     elif isinstance(problem, FirstPassage):
         order = ["absorption_elimination"] if problem.model.size <= SMALL else []
         order += ["absorption_krylov", "absorption_lu"]
+    elif isinstance(problem, DiscountedReward):
+        order = ["resolvent_krylov", "resolvent_lu", "value_iteration"]
+    elif isinstance(problem, Transient | AccumulatedReward):
+        order = ["chebyshev", "rational", "uniformization"]
     else:
         order = [default_solver(problem)]
     return next((other for other in order if other != name), "")
@@ -172,10 +181,10 @@ def solve(
     try:
         if isinstance(view, Transient | AccumulatedReward):
             outcome, proof, answer = answer_over_time(view, run_over_time)
-        elif isinstance(view, DiscountedReward):
-            outcome, proof, answer = answer_discounted(view, run_equation)
         elif isinstance(view, FirstPassage):
             outcome, proof, answer = answer_passage(view, run_equation)
+        elif isinstance(view, DiscountedReward):
+            outcome, proof, answer = answer_discounted(view, run_equation)
         elif isinstance(view, Stationary) and isinstance(view.model, Generator):
             outcome = _by_classes(view, chosen, trace_for, first)
         else:

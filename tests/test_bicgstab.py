@@ -97,13 +97,13 @@ def test_it_begins_again_where_the_recursion_breaks_down(monkeypatch):
 def test_a_recursion_that_never_gets_anywhere_ends():
     import solvers.stationary.bicgstab as module
 
-    before = module._BREAKDOWN
-    module._BREAKDOWN = 2.0
+    before = module.BREAKDOWN
+    module.BREAKDOWN = 2.0
     try:
         problem = ctmc.Stationary(heterogeneous(3, 6, 0.8))
         solution = ctmc.solve(problem, Bicgstab(max_iterations=50), check=False)
     finally:
-        module._BREAKDOWN = before
+        module.BREAKDOWN = before
     assert solution.status is Status.ITERATION_LIMIT
     assert solution.iterations == 50
 

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import json
+import math
 import os
 import signal
 import socket
@@ -706,15 +707,22 @@ def test_the_listing_names_the_default_solvers_that_are_taken():
 
 def test_the_listing_names_the_default_solvers_of_questions_about_time():
     from ctmc.cli.listing import _problems
-    from ctmc.solve import FEW_EVENTS, SMALL, default_solver
+    from ctmc.solve import FACTORISED, FEW_EVENTS, MANY_EVENTS, SMALL, VERY_SMALL, default_solver
+
+    def chain(size):
+        return ctmc.build("birth_death", births=[1.0] * (size - 1), deaths=[1.0] * (size - 1))
+
+    def named(kind, sizes, **settings):
+        return [default_solver(kind(chain(size), **settings)) for size in sizes]
 
     listed = {row["name"]: row["default_solver"] for row in _problems()}
-    queue = ctmc.build("birth_death", births=[1.0], deaths=[1.0])
-    few, many = FEW_EVENTS / queue.uniformization_rate, (FEW_EVENTS + 1) / queue.uniformization_rate
-    small, large = (default_solver(ctmc.Transient(queue, (0,), [time])) for time in (few, many))
-    assert listed["transient"] == f"{small} up to a rate x time of {FEW_EVENTS:g}, {large} above"
+    rate = chain(3).uniformization_rate
+    times = [FEW_EVENTS / rate, (FEW_EVENTS + 1) / rate, (MANY_EVENTS + 1) / rate]
+    few, more, many = (default_solver(ctmc.Transient(chain(3), (0,), [time])) for time in times)
+    known = f"{few} up to a rate x time of {FEW_EVENTS:g}, {more} above, {many} above 1e{math.log10(MANY_EVENTS):g} up to"
+    assert listed["transient"] == f"{known} {FACTORISED:,} states"
     assert listed["accumulated-reward"] == listed["transient"]
-    assert listed["discounted-reward"] == default_solver(ctmc.DiscountedReward(queue, "jobs", discount=1.0))
-    longer = ctmc.build("birth_death", births=[1.0] * SMALL, deaths=[1.0] * SMALL)
-    small, large = (default_solver(ctmc.FirstPassage(chain, "jobs >= 1")) for chain in (queue, longer))
+    small, large = named(ctmc.DiscountedReward, (VERY_SMALL, VERY_SMALL + 1), reward="jobs", discount=1.0)
+    assert listed["discounted-reward"] == f"{small} up to {VERY_SMALL} states, {large} above"
+    small, large = named(ctmc.FirstPassage, (SMALL, SMALL + 1), target="jobs >= 1")
     assert listed["first-passage"] == f"{small} up to {SMALL} states, {large} above"

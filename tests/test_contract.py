@@ -21,7 +21,7 @@ from ctmc.contract import Case, check_builder, check_solver, parametrize_with_ch
 from ctmc.errors import ModelError, UnknownNameError
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
-from ctmc.problem import AccumulatedReward, FirstPassage, Stationary, Transient
+from ctmc.problem import AccumulatedReward, DiscountedReward, FirstPassage, Stationary, Transient
 from ctmc.solution import Outcome, Status
 
 HOME = Path(ctmc.__file__).resolve().parents[1]
@@ -388,7 +388,8 @@ def test_cases_are_of_every_kind():
     cases = contract.cases()
     assert len({case.name for case in cases}) == len(cases) >= 15
     assert sum(case.hard for case in cases) >= 5
-    assert {type(case.problem) for case in cases} >= {Stationary, Transient, AccumulatedReward, FirstPassage}
+    kinds = {Stationary, Transient, AccumulatedReward, DiscountedReward, FirstPassage}
+    assert {type(case.problem) for case in cases} == kinds
     for case in cases:
         assert case.known() is not None
 

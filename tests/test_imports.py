@@ -23,7 +23,7 @@ ROOMS = (
     "registry",
     *("storage", "interchange"),
     "passage_solution",
-    *("solve", "simulation", "reach", "quasi_stationary", "contract"),
+    *("solve", "simulation", "reach", "quasi_stationary", "cases", "contract", "bias", "sensitivity"),
     "study",
     "cli",
     "__main__",

@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import math
+import tomllib
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +26,12 @@ from ctmc.study.run import Row, line_data
 from ctmc.study.shipped import find_study
 
 FROM_EMPTY = ("--initial", "0,0,0")
-IMBALANCE = {"accumulated": (1.2201553514, 1.5215377489), "discounted": (1.2581551923, 1.5174585703)}
-"""The reference supermarket, from the empty system and from 2,1,0: data/reference/supermarket.toml has its parameters."""
+(IMBALANCE,) = (
+    process
+    for process in tomllib.loads((files("ctmc.data") / "reference" / "supermarket.toml").read_text())["reward_process"]
+    if process["parameters"] == {"selection": "tandem"}
+)
+"""Reference values from the empty system and from 2,1,0."""
 
 
 @pytest.fixture(scope="module")

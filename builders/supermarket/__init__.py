@@ -20,7 +20,7 @@ from builders.supermarket.lumped_transitions import coded_transitions, largest_e
 from builders.supermarket.lumping import ServerClasses, class_means, lumped_space, server_classes
 from builders.supermarket.rank import shared_probabilities, stability_notes
 from builders.supermarket.response_time import response_time
-from builders.supermarket.selection import Selection, preference_keys, selection_table, tie_rules
+from builders.supermarket.selection import Selection, held_decisions, preference_keys, selection_table, tie_rules
 from builders.supermarket.transitions import transitions
 from builders.supermarket.truncation import find_capacity
 from ctmc.errors import ModelError
@@ -396,3 +396,5 @@ def supermarket(
 
 supermarket.mean_field = "builders.supermarket.mean_field:mean_field"  # what `ctmc mean-field supermarket` shows
 supermarket.simulation = "builders.supermarket.simulation:simulate"
+supermarket.event_rates = ("arrival_rate", "service_rates")  # what `ctmc.sensitivity` differentiates by
+supermarket.held_decisions = held_decisions

@@ -8,7 +8,8 @@ A selection value depends on a server's own queue length only, so everything her
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -70,6 +71,29 @@ def selection_table(
             values = (x + 1) / mu
         table.append(values)
     return table
+
+
+def held_decisions(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters of the same model whose selection values stay what they are when a service rate is changed a little.
+
+    Derivatives with respect to service rates need it where servers tie: there any change would route jobs anew.  The rewards
+    `imbalance` and `balance` go on with the rates as they are.
+
+    Examples
+    --------
+    >>> held = held_decisions({"service_rates": [3.0, 2.0], "preferences": [0.5, 0.5]})
+    >>> held["selection"](np.arange(3), 3.001, 0.5).round(6).tolist(), held["measured_by"]
+    ([0.0, 0.666667, 1.333333], 'tandem')
+    """
+    rates = np.asarray(parameters["service_rates"], dtype=np.float64)
+    rule = parameters.get("selection", "tandem")
+    weights = np.asarray(parameters.get("weights", np.ones(3) / 3), dtype=np.float64)
+
+    def held(x: np.ndarray, mu: float, g: float) -> np.ndarray:
+        before = rates[[np.argmin(np.abs(rates - mu))]]
+        return selection_table(rule, [len(x) - 1], before, np.array([g]), weights)[0]
+
+    return {**parameters, "selection": held, "measured_by": parameters.get("measured_by", rule)}
 
 
 def tie_rules(ties: str | Sequence[str]) -> tuple[str, ...]:

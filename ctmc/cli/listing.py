@@ -110,11 +110,12 @@ def _option(default: Any) -> Any:
 def _problems() -> list[dict[str, Any]]:
     from ctmc.problem import PROBLEMS
 
+    over_time = "uniformization up to a rate x time of 20, chebyshev above, rational above 1e6 up to 10,000 states"
     defaults = {
         "stationary": "gth up to 3000 states, bicgstab above; logarithmic_reduction for a QBD, level_dependent where its blocks depend on the level",
-        "transient": "uniformization up to a rate x time of 20, chebyshev above",
-        "accumulated-reward": "uniformization up to a rate x time of 20, chebyshev above",
-        "discounted-reward": "resolvent_krylov",
+        "transient": over_time,
+        "accumulated-reward": over_time,
+        "discounted-reward": "resolvent_lu up to 1000 states, resolvent_krylov above",
         "first-passage": "absorption_elimination up to 3000 states, absorption_krylov above",
     }
     return [

@@ -29,6 +29,9 @@ Found = TypeVar("Found")
 Measures = Callable[["Solution"], Mapping[str, Any]]
 
 
+_NO_MIX = np.empty(0)
+
+
 class ProductCounter:
     """Counts the products with the generator; a sweep over all entries counts as one."""
 
@@ -517,13 +520,17 @@ class Generator(Summarised):
         previous: np.ndarray | None = None,
         weight: float = 0.0,
         backward: bool = False,
+        sums: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
     ) -> np.ndarray:
         """Return factor x Q + keep x + weight previous (Q x in place of x Q if backward), in one pass; shape (n,).
 
-        `out` is another array than x and `previous`.
+        `out` is another array than x and `previous`.  With sums = (mix, first, second) the same pass adds mix[0] x + mix[1] out
+        to `first` and, where mix has four numbers, mix[2] x + mix[3] out to `second`.
         """
         x, out = self._vectors(x, out)
-        others: Any = (self.exit_rates, x, x if previous is None else previous, factor, keep, weight, out)
+        mix, first, second = (_NO_MIX, out, out) if sums is None else sums
+        before = x if previous is None else previous
+        others: Any = (self.exit_rates, x, before, factor, keep, weight, mix, first, second, out)
         if isinstance(self.transitions, LatticeTransitions):
             rows = self.transitions
             if backward:

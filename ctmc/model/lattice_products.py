@@ -319,6 +319,22 @@ def _combine(o: Any, exit_rates: Any, x: Any, previous: Any, factor: float, keep
 
 
 @compiled
+def _add(mix: Any, x: Any, o: Any, first: Any, second: Any) -> None:
+    if mix.size == 0:
+        return
+    a, b = mix[0], mix[1]
+    if mix.size == 2:
+        for r in range(o.size):
+            first[r] += a * x[r] + b * o[r]
+        return
+    c, d = mix[2], mix[3]
+    for r in range(o.size):
+        before, after = x[r], o[r]
+        first[r] += a * before + b * after
+        second[r] += c * before + d * after
+
+
+@compiled
 def _over_exits(o: Any, accepted: Any, unit: float, inner: Any, outer: float) -> None:
     for r in range(o.size):
         o[r] /= unit * accepted[r] + (inner[r] + outer)
@@ -327,11 +343,12 @@ def _over_exits(o: Any, accepted: Any, unit: float, inner: Any, outer: float) ->
 @compiled
 def _flat_run(
     cut: Runs, run: Any, w: Any, unit: float, exit_rates: Any, x: Any, previous: Any, factor: float, keep: float,
-    weight: float, out: Any,
+    weight: float, mix: Any, first: Any, second: Any, out: Any,
 ) -> None:  # fmt: skip
     a, _, _ = _gather(cut, run, 0, True, w, x, out, unit)
     b = a + cut.length[0]
     _combine(out[a:b], exit_rates[a:b], x[a:b], previous[a:b], factor, keep, weight)
+    _add(mix, x[a:b], out[a:b], first[a:b], second[a:b])
 
 
 @compiled
@@ -380,11 +397,11 @@ def halved_difference(
 @compiled_parallel
 def flat_product(
     cut: Runs, w: Any, unit: float, exit_rates: Any, x: Any, previous: Any, factor: float, keep: float, weight: float,
-    out: Any,
+    mix: Any, first: Any, second: Any, out: Any,
 ) -> None:  # fmt: skip
-    """Set out = factor x Q + keep x + weight previous in the flat layout."""
+    """Set out = factor x Q + keep x + weight previous in the flat layout, and add to sums as `Generator.recurrence` says."""
     for run in numba.prange(x.size // cut.length[0]):
-        _flat_run(cut, np.int64(run), w, unit, exit_rates, x, previous, factor, keep, weight, out)
+        _flat_run(cut, np.int64(run), w, unit, exit_rates, x, previous, factor, keep, weight, mix, first, second, out)
 
 
 @compiled_parallel
@@ -412,7 +429,7 @@ def _inner_backward(o: Any, w: Any, ahead: Any, xa: Any, d: Any, xb: Any, unit: 
 @compiled
 def _backward_run(
     cut: BackwardRuns, run: Any, w: Any, unit: float, exit_rates: Any, v: Any, previous: Any, factor: float, keep: float,
-    weight: float, out: Any,
+    weight: float, mix: Any, first: Any, second: Any, out: Any,
 ) -> None:  # fmt: skip
     length, outer, inner = cut.length[0], cut.outer_sides.size, cut.strides.size - cut.outer_sides.size
     a = run * length
@@ -462,16 +479,19 @@ def _backward_run(
             unit if above > 0 else 0.0,
         )  # fmt: skip
     _combine(o, exit_rates[a:b], v[a:b], previous[a:b], factor, keep, weight)
+    _add(mix, v[a:b], o, first[a:b], second[a:b])
 
 
 @compiled_parallel
 def flat_backward(
     cut: BackwardRuns, w: Any, unit: float, exit_rates: Any, v: Any, previous: Any, factor: float, keep: float,
-    weight: float, out: Any,
+    weight: float, mix: Any, first: Any, second: Any, out: Any,
 ) -> None:  # fmt: skip
-    """Set out = factor Q v + keep v + weight previous in the flat layout."""
+    """Set out = factor Q v + keep v + weight previous in the flat layout, and add to sums."""
     for run in numba.prange(v.size // cut.length[0]):
-        _backward_run(cut, np.int64(run), w, unit, exit_rates, v, previous, factor, keep, weight, out)
+        _backward_run(
+            cut, np.int64(run), w, unit, exit_rates, v, previous, factor, keep, weight, mix, first, second, out
+        )
 
 
 @compiled_parallel

@@ -23,12 +23,19 @@ _CHUNK = 1 << 12
 _BLOCK = 1 << 14
 
 
+@compiled
+def _add(mix: Any, before: float, after: float, first: Any, second: Any, j: Any) -> None:
+    first[j] += mix[0] * before + mix[1] * after
+    if mix.size > 2:
+        second[j] += mix[2] * before + mix[3] * after
+
+
 @compiled_parallel
 def forward(
     begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, exit_rates: Any, p: Any, previous: Any, factor: float,
-    keep: float, weight: float, out: Any,
+    keep: float, weight: float, mix: Any, first: Any, second: Any, out: Any,
 ) -> None:  # fmt: skip
-    """Set out = factor p Q + keep p + weight previous by gathering.
+    """Set out = factor p Q + keep p + weight previous by gathering, and add to sums as `Generator.recurrence` says.
 
     Moves 12 bytes an entry; the same bits for any number of threads.
     """
@@ -37,12 +44,14 @@ def forward(
         for k in range(indptr[j], indptr[j + 1]):
             total += p[sources[k]] * rate_at(codes, rates, k)
         out[j] = factor * (total - p[j] * exit_rates[j]) + (keep * p[j] + weight * previous[j])
+        if mix.size > 0:
+            _add(mix, p[j], out[j], first, second, j)
 
 
 @compiled
 def forward_on_one_thread(
     begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, exit_rates: Any, p: Any, previous: Any, factor: float,
-    keep: float, weight: float, out: Any,
+    keep: float, weight: float, mix: Any, first: Any, second: Any, out: Any,
 ) -> None:  # fmt: skip
     """Do the same with the same bits as `forward`, which for small chains would mostly wait for its threads."""
     for j in range(np.uint64(indptr.size - 1)):
@@ -50,14 +59,16 @@ def forward_on_one_thread(
         for k in range(indptr[j], indptr[j + np.uint64(1)]):
             total += p[sources[k]] * rate_at(codes, rates, k)
         out[j] = factor * (total - p[j] * exit_rates[j]) + (keep * p[j] + weight * previous[j])
+        if mix.size > 0:
+            _add(mix, p[j], out[j], first, second, j)
 
 
 @compiled
 def backward(
     begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, exit_rates: Any, v: Any, previous: Any, factor: float,
-    keep: float, weight: float, out: Any,
+    keep: float, weight: float, mix: Any, first: Any, second: Any, out: Any,
 ) -> None:  # fmt: skip
-    """Set out = factor Q v + keep v + weight previous by scattering, on one thread.
+    """Set out = factor Q v + keep v + weight previous by scattering, on one thread, and add to sums.
 
     Moves 12 bytes an entry and updates `out` at random places.
     """
@@ -70,6 +81,8 @@ def backward(
             out[sources[k]] += rate_at(codes, rates, k) * value
     for i in range(n):
         out[i] = factor * out[i] + (keep * v[i] + weight * previous[i])
+        if mix.size > 0:
+            _add(mix, v[i], out[i], first, second, i)
 
 
 @compiled

@@ -1,1 +1,1 @@
-"""Rewards, discounted or until a set of states is entered."""
+"""Solvers for reward processes and passage times."""

@@ -78,7 +78,7 @@ def resolvent(equation: Equation) -> Resolvent:
     >>> for _ in range(60):
     ...     y += half.residual(y)
     >>> half.size, half.expand(y).round(6).tolist()
-    (2, [0.769231, 1.153846, 1.723077])
+    (2, [0.878049, 1.317073, 1.853659])
     """
     if isinstance(equation.model.transitions, LatticeTransitions):
         return _Stored(equation)
@@ -110,13 +110,12 @@ class _Stored(Resolvent):
 
 
 class _Whole(Resolvent):
-    """All states, by rows of a copy of the rates, sorted by source."""
+    """All states, by rows of a copy of the rates, sorted by source and divided by the diagonal of their targets."""
 
     def __init__(self, equation: Equation) -> None:
         super().__init__(equation)
         self.size = equation.model.size
-        self._rows = _rows_by_source(equation)
-        self._over = np.empty(self.size)
+        self._rows = _rows_by_source(equation, self.diagonal)
 
     def restrict(self, x: np.ndarray) -> np.ndarray:
         return np.asarray(self.diagonal * x)
@@ -129,13 +128,11 @@ class _Whole(Resolvent):
 
     def difference(self, p: np.ndarray, shadow: np.ndarray, out: np.ndarray) -> np.ndarray:
         self.equation.model.count_products()
-        np.divide(p, self.diagonal, out=self._over)
-        subtract_flow(*self._rows, self._over, p, out)
-        return _products(p, shadow, out)
+        return _subtracted(self._rows, p, p, shadow, out)
 
 
 class _Half(Resolvent):
-    """One color, by rows of a copy of the rates, sorted by source within each color."""
+    """One color, by rows of such a copy within each color; y_o = D_o x_o of the other follows from y."""
 
     halved = True
 
@@ -144,50 +141,47 @@ class _Half(Resolvent):
         colors = equation.model.coloring
         assert colors is not None
         self._members = [np.flatnonzero(colors == color) for color in (0, 1)]
-        indptr, targets, rates = _rows_by_source(equation)
+        indptr, targets, rates = _rows_by_source(equation, self.diagonal)
         number = np.empty(equation.model.size, dtype=targets.dtype)
         for members in self._members:
             number[members] = np.arange(len(members))
         self._rows = [_rows_of(indptr, targets, rates, members, number) for members in self._members]
-        self._diagonals = [self.diagonal[members] for members in self._members]
         self._rights = [np.asarray(equation.right[members]) for members in self._members]
         self.size = len(self._members[0])
-        self._over, self._other = np.empty(self.size), np.empty(len(self._members[1]))
+        self._other, self._nothing = np.empty(len(self._members[1])), np.zeros(len(self._members[1]))
 
     def restrict(self, x: np.ndarray) -> np.ndarray:
-        return np.asarray(self._diagonals[0] * x[self._members[0]])
+        own = self._members[0]
+        return np.asarray(self.diagonal[own] * x[own])
 
     def expand(self, y: np.ndarray) -> np.ndarray:
         x = np.empty(self.equation.model.size)
-        x[self._members[0]] = y / self._diagonals[0]
-        x[self._members[1]] = self._others(y, self._rights[1])
+        x[self._members[0]], x[self._members[1]] = y, self._others(y, self._rights[1])
+        x /= self.diagonal
         return x
 
     def residual(self, y: np.ndarray) -> np.ndarray:
         self.equation.model.count_products()
         out = np.empty(self.size)
-        subtract_flow(*self._rows[0], self._others(y, self._rights[1]), y, out)
+        _subtracted(self._rows[0], self._others(y, self._rights[1]), y, y, out)
         return self._rights[0] - out
 
     def difference(self, p: np.ndarray, shadow: np.ndarray, out: np.ndarray) -> np.ndarray:
         self.equation.model.count_products()
-        subtract_flow(*self._rows[0], self._others(p, 0.0), p, out)
-        return _products(p, shadow, out)
+        return _subtracted(self._rows[0], self._others(p, self._nothing), p, shadow, out)
 
-    def _others(self, y: np.ndarray, right: Any) -> np.ndarray:
-        """Return D_o^-1 (right + N_oe D_e^-1 y)."""
-        np.divide(y, self._diagonals[0], out=self._over)
-        flow(*self._rows[1], self._over, self._other)
-        self._other += right
-        self._other /= self._diagonals[1]
+    def _others(self, y: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Return right + N_oe D_e^-1 y."""
+        add_flow(*self._rows[1], y, right, self._other)
         return self._other
 
 
-def _rows_by_source(equation: Equation) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return row pointers, targets and rates, sorted by source."""
+def _rows_by_source(equation: Equation, diagonal: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return row pointers, targets, and rates over the diagonal of the target, sorted by source."""
     model = equation.model
     require_memory("the rates sorted by source", 36 * model.entries, states=model.size, entries=model.entries)
     stored = csc_array((model.rates, model.sources, model.indptr), shape=(model.size, model.size)).tocsr()
+    stored.data /= diagonal[stored.indices]
     return stored.indptr.astype(np.uint64), _unsigned(stored.indices), stored.data
 
 
@@ -202,6 +196,15 @@ def _rows_of(
     return new, chosen_targets, chosen_rates
 
 
+def _subtracted(
+    rows: tuple[np.ndarray, ...], other: np.ndarray, p: np.ndarray, shadow: np.ndarray, out: np.ndarray
+) -> np.ndarray:
+    """Set out to p less the flow of `other`, and return the inner products of `Resolvent.difference`."""
+    dots = np.empty(((len(p) + _CHUNK - 1) // _CHUNK, 4))
+    subtract_flow(*rows, other, p, shadow, out, dots)
+    return np.asarray(dots.sum(axis=0))
+
+
 def _unsigned(indices: np.ndarray) -> np.ndarray:
     return indices.view(np.uint32 if indices.dtype == np.int32 else np.uint64)
 
@@ -213,23 +216,27 @@ def _products(p: np.ndarray, shadow: np.ndarray, out: np.ndarray) -> np.ndarray:
 
 
 @compiled_parallel
-def subtract_flow(indptr: Any, targets: Any, rates: Any, x: Any, y: Any, out: Any) -> None:
-    """Set out_i = y_i - sum_j rate(i, j) x_j.  Moves 12 bytes an entry."""
-    for i in numba.prange(out.size):
-        total = 0.0
-        for k in range(indptr[i], indptr[i + 1]):
-            total += rates[k] * x[targets[k]]
-        out[i] = y[i] - total
+def subtract_flow(indptr: Any, targets: Any, rates: Any, other: Any, p: Any, shadow: Any, out: Any, dots: Any) -> None:
+    """Set out_i = p_i - sum_j rates_ij other_j, and write inner products of each chunk.  Moves 12 bytes an entry."""
+    for chunk in numba.prange(dots.shape[0]):
+        a = np.int64(chunk) * _CHUNK
+        b = min(a + _CHUNK, out.size)
+        for i in range(np.uint64(a), np.uint64(b)):
+            total = 0.0
+            for k in range(indptr[i], indptr[i + np.uint64(1)]):
+                total += rates[k] * other[targets[k]]
+            out[i] = p[i] - total
+        multiply_chunk(p[a:b], shadow[a:b], out[a:b], dots[chunk])
 
 
 @compiled_parallel
-def flow(indptr: Any, targets: Any, rates: Any, x: Any, out: Any) -> None:
-    """Set out_i = sum_j rate(i, j) x_j.  Moves 12 bytes an entry."""
+def add_flow(indptr: Any, targets: Any, rates: Any, y: Any, right: Any, out: Any) -> None:
+    """Set out_i = right_i + sum_j rates_ij y_j.  Moves 12 bytes an entry."""
     for i in numba.prange(out.size):
         total = 0.0
         for k in range(indptr[i], indptr[i + 1]):
-            total += rates[k] * x[targets[k]]
-        out[i] = total
+            total += rates[k] * y[targets[k]]
+        out[i] = right[i] + total
 
 
 @compiled_parallel

@@ -10,8 +10,10 @@ import numpy as np
 from ctmc.equation import Equation
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
+from ctmc.model.products import FEW_ENTRIES
 from ctmc.problem import DiscountedReward
 from ctmc.solution import Outcome
+from ctmc.threads import limited_threads
 from ctmc.trace import Trace
 from solvers._bicgstab import BREAKDOWN, LOOK, advance, room_for_sums, step_back
 from solvers._options import check_count
@@ -57,8 +59,13 @@ class ResolventKrylov:
 
     def run(self, problem: Equation, trace: Trace) -> Outcome:
         """Return x with (shift I - Q) x = right on all states."""
-        equation, n = problem, problem.model.size
-        require_memory("resolvent_krylov", 80 * n, states=n)
+        require_memory("resolvent_krylov", 80 * problem.model.size, states=problem.model.size)
+        # small vectors would mostly wait for a second thread; the bits are the same
+        with limited_threads(1 if problem.model.entries <= FEW_ENTRIES else None):
+            return self._solve(problem, trace)
+
+    def _solve(self, equation: Equation, trace: Trace) -> Outcome:
+        n = equation.model.size
         half = resolvent(equation)
         size = float(np.abs(equation.right).max()) or 1.0
         x = np.full(n, (equation.right.min() / 2 + equation.right.max() / 2) / equation.shift)

@@ -67,10 +67,39 @@ class Sums:
 
     def distance(self, a: int, b: int) -> float:
         """Return the norm of the difference of two terms of the ring."""
-        chunks = (self._flat.shape[1] + _CHUNK - 1) // _CHUNK
-        found = np.empty(chunks)
-        _kernel(self._flat, _distance_on_one_thread, _distance)(self._flat[a], self._flat[b], self.backward, found)
-        return float(found.max() if self.backward else found.sum())
+        return distance(self._flat[a], self._flat[b], self.backward)
+
+
+class FusedSums:
+    """The sums for y(t) and its integral at one time, of one block, made in the pass of every second product.
+
+    Where a term is at hand anyway it costs little to add it; what is added to the integral goes to a sum of some terms first,
+    which is then added with compensation.
+
+    Attributes
+    ----------
+    y, integral : ndarray, shape (1, 1, n)
+    """
+
+    def __init__(self, n: int, name: str) -> None:
+        require_memory(name, 8 * n * 10, states=n)
+        self.y, self.integral = np.zeros((1, 1, n)), np.zeros((1, 1, n))
+        self._part, self._lost = np.zeros(n), np.zeros(n)
+
+    def mixed(self, weights: np.ndarray, survival: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the sums that a product is to add to, with the weights of its two vectors."""
+        mix = np.concatenate([survival, weights]) if weights.any() else survival
+        return mix, self._part, self.y[0, 0]
+
+    def add(self, x: np.ndarray, weight: float, survival: float) -> None:
+        """Add a vector by itself."""
+        self.y += weight * x
+        self._part += survival * x
+
+    def settle(self) -> None:
+        """Add what has come together to the integral."""
+        kernel = _settle_on_one_thread if self.y.size <= FEW_ENTRIES else _settle
+        kernel(self.integral[0, 0], self._lost, self._part)
 
 
 def step(
@@ -90,17 +119,17 @@ def step(
             out[coupling.into] += factor * (coupling.matrix @ x[coupling.of])
 
 
-def without_negatives(y: np.ndarray, evolution: Evolution) -> float:
-    """Set what is below 0 in a distribution (the first block of a forward evolution) to 0; return how much that was."""
-    if evolution.backward:
-        return 0.0
-    p = y[0]
-    least = float(p.min())
-    if least >= 0:
-        return 0.0
-    wrong = -float(p[p < 0].sum())
-    np.maximum(p, 0, out=p)
-    return wrong
+def distance(x: np.ndarray, y: np.ndarray, backward: bool) -> float:
+    """Return the norm of x - y: the sum of absolute values, or the largest one if backward."""
+    found = np.empty((x.size + _CHUNK - 1) // _CHUNK)
+    (_distance_on_one_thread if x.size <= FEW_ENTRIES else _distance)(x, y, backward, found)
+    return float(found.max() if backward else found.sum())
+
+
+def without_negatives(y: np.ndarray, evolution: Evolution) -> None:
+    """Set what is below 0 in a distribution (the first block of a forward evolution) to 0, which is nearer to what is right."""
+    if not evolution.backward:
+        np.maximum(y[0], 0, out=y[0])
 
 
 def _kernel(flat: np.ndarray, on_one_thread: Any, on_all: Any) -> Any:
@@ -140,6 +169,22 @@ def _compensated(total: Any, missing: Any, part: Any) -> None:
         summed = total[i] + more
         missing[i] = (summed - total[i]) - more
         total[i] = summed
+
+
+@compiled
+def _settle_on_one_thread(total: Any, missing: Any, part: Any) -> None:
+    _compensated(total, missing, part)
+    part[:] = 0.0
+
+
+@compiled_parallel
+def _settle(total: Any, missing: Any, part: Any) -> None:
+    """Moves 56 bytes an element."""
+    for chunk in numba.prange((part.size + _CHUNK - 1) // _CHUNK):
+        a = np.int64(chunk) * _CHUNK
+        b = min(a + _CHUNK, part.size)
+        _compensated(total[a:b], missing[a:b], part[a:b])
+        part[a:b] = 0.0
 
 
 @compiled

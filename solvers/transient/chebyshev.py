@@ -123,20 +123,18 @@ class Chebyshev:
                 spent += integral
                 here += level
                 spent += level * (times[position] - begin)
-                wrong = without_negatives(here, problem)
-                if times[position] > 0:
-                    wrong = max(wrong, without_negatives(spent, problem) / float(times[position]))
-                trace.reached(position, here, spent, error + wrong)
+                without_negatives(here, problem)
+                without_negatives(spent, problem)
+                trace.reached(position, here, spent, error)
             done += len(inside)
             begin += span
             if len(spans) > len(inside):  # no time ends the step
                 y[:] = sums.y[len(spans) - 1]
-                rounding += without_negatives(y, problem)
+                without_negatives(y, problem)
                 integral += sums.integral[len(spans) - 1]
                 integral += level * span
             else:
                 y[:], integral[:] = here - level, spent
-                rounding += wrong
         return Outcome(None, Status.CONVERGED, trace.history)
 
     def _expand(

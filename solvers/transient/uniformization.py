@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,8 +14,10 @@ from ctmc.problem import AccumulatedReward, Transient
 from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
 from solvers._options import check_between, check_count
-from solvers.transient._series import MOST_TIMES, Sums, step
+from solvers.transient._series import MOST_TIMES, FusedSums, Sums, distance, step
 
+_TERMS = 8
+"""Products between two looks at the monitor and at the steady state."""
 _SOON = 200
 """Up to here a steady state is looked for whenever terms are added, later only every fourth time."""
 
@@ -70,14 +72,20 @@ class Uniformization:
         groups = [range(first, min(first + MOST_TIMES, len(times))) for first in range(0, len(times), MOST_TIMES)]
         share = problem.tolerance / 10 / len(groups)
         settled = max(share, rounding_floor(rate, times[-1]) / 2 / len(groups))
-        sums = Sums(problem, len(groups[0]), "uniformization")
+        fused = len(times) == 1 and problem.blocks == 1
+        sums = (
+            FusedSums(problem.model.size, "uniformization")
+            if fused
+            else Sums(problem, len(groups[0]), "uniformization")
+        )
+        powers = self._fused_powers if fused else self._powers
         y, integral = problem.start.copy(), np.zeros_like(problem.start)
         begin, error = 0.0, 0.0
         trace.finished(2.0, limit=self.max_iterations, stagnates=False)
         for group in groups:
             spans = times[group] - begin
             windows, outside = _windows(problem, rate, spans, share)
-            off = self._powers(problem, trace, sums, rate, windows, y, settled)
+            off = powers(problem, trace, sums, rate, windows, y, settled)
             if off is None:
                 return Outcome(None, trace.status, trace.history)
             error = error * problem.amplification(float(spans[-1])) + outside + off
@@ -94,7 +102,7 @@ class Uniformization:
         self,
         problem: Evolution,
         trace: Trace,
-        sums: Sums,
+        sums: Any,
         rate: float,
         windows: list[PoissonWeights],
         y: np.ndarray,
@@ -139,6 +147,60 @@ class Uniformization:
                 return None
             first = last + 1
             step(problem, ring[count - 1], ring[0], 1 / rate)
+
+    def _fused_powers(
+        self,
+        problem: Evolution,
+        trace: Trace,
+        sums: Any,
+        rate: float,
+        windows: list[PoissonWeights],
+        y: np.ndarray,
+        settled: float,
+    ) -> float | None:
+        """Do the same for one time and one block: every second product adds the two powers that it has at hand."""
+        (window,) = windows
+        steps, backward = window.right, problem.backward
+        now, after, before = y[0].copy(), np.empty_like(y[0]), np.empty_like(y[0])
+        k, told = 0, 0  # `now` is power k; it and all later ones are still to be added
+        while True:
+            chunk = min(_TERMS, steps - k)
+            weights, survival = window.at(k, chunk + 1), window.beyond(k, chunk + 1)
+            for done in range(0, chunk, 2):
+                problem.model.recurrence(
+                    now, after, factor=1 / rate, keep=1.0, backward=backward,
+                    sums=sums.mixed(weights[done : done + 2], survival[done : done + 2]),
+                )  # fmt: skip
+                if done + 1 == chunk:  # the power after the last pair
+                    now, after = after, now
+                    break
+                problem.model.recurrence(after, before, factor=1 / rate, keep=1.0, backward=backward)
+                now, after, before = before, now, after
+            sums.settle()
+            k += chunk + chunk % 2  # powers added
+            if k > steps:
+                break
+            if k == steps:
+                sums.add(now, float(weights[-1]), float(survival[-1]))
+                sums.settle()
+                break
+            error = 2.0
+            # `now` is power k, `before` the one before it and `after` that before
+            once, pair = distance(now, before, backward), distance(now, after, backward)
+            error = min((steps - k + 2) * once, (steps - k + 2) / 2 * pair + once)
+            if error <= settled:
+                middle = (now + before) / 2
+                sums.add(middle, window.rest(k - 1), window.rest_beyond(k - 1))
+                sums.settle()
+                trace.finished(error, limit=self.max_iterations, iterations=k - told, stagnates=False)
+                return error
+            ahead = 2 * float(window.survival[k - window.left]) if k >= window.left else 2.0
+            news = max(min(error, ahead), 2 * problem.tolerance)
+            if trace.finished(news, limit=self.max_iterations, iterations=k - told, stagnates=False):
+                return None
+            told = k
+        trace.finished(2 * window.outside, limit=self.max_iterations, iterations=steps - told, stagnates=False)
+        return 0.0
 
 
 def _windows(problem: Evolution, rate: float, spans: np.ndarray, share: float) -> tuple[list[PoissonWeights], float]:
