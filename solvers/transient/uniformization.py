@@ -85,6 +85,7 @@ class Uniformization:
         for group in groups:
             spans = times[group] - begin
             windows, outside = _windows(problem, rate, spans, share)
+            trace.expect(windows[-1].right)
             off = powers(problem, trace, sums, rate, windows, y, settled)
             if off is None:
                 return Outcome(None, trace.status, trace.history)
@@ -112,7 +113,6 @@ class Uniformization:
         sums.clear()
         ring, terms = sums.ring, len(sums.ring)
         steps = windows[-1].right
-        trace.expect(steps)
         tail = windows[-1].survival
         ring[0] = y
         first = 0  # the power that stands first in the ring
