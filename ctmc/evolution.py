@@ -4,13 +4,16 @@ A distribution moves forward, p' = p Q; the expectation of a reward, for every i
 what has been earned need one block each, coupled to those before:
 
 backward, with u_k the derivative of the k-th moment:
-    u_k' = Q u_k + k r u_{k-1} + sum_{l < k} C(k, l) W_l u_{k-l},  u_1(0) = r + W_1 1,  u_k(0) = W_k 1,  m_k = integral of u_k;
+    u_k' = Q u_k + k r u_{k-1} + sum_{l < k} C(k, l) W_l u_{k-l},  u_1(0) = r + W_1 1,  u_k(0) = W_k 1,  m_k = integral of
+    u_k;
 
 forward, with a_k(j) = E[Phi^k; X = j], a_0 = p:
-    a_k' = a_k Q + k r a_{k-1} + sum_l C(k, l) a_{k-l} W_l,  m_k = integral of sum_l C(k, l) a_{k-l} w_l,  w_1 = r + W_1 1, w_l = W_l 1,
+    a_k' = a_k Q + k r a_{k-1} + sum_l C(k, l) a_{k-l} W_l,  m_k = integral of sum_l C(k, l) a_{k-l} w_l,  w_1 = r + W_1 1,
+    w_l = W_l 1,
 
-where W_l has the entries rate(i, j) impulse(i, j)^l.  The middle of the range of r + W_1 1 is taken off r first, and blocks are
-scaled by powers of the largest amount that can be earned, so that all have about the size 1: a constant reward costs no digit.
+where W_l has the entries rate(i, j) impulse(i, j)^l.  The middle of the range of r + W_1 1 is taken off r first, and blocks
+are scaled by powers of the largest amount that can be earned, so that all have about the size 1: a constant reward costs no
+digit.
 """
 
 from __future__ import annotations

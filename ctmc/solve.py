@@ -36,7 +36,7 @@ SMALL = 3000
 VERY_SMALL = 1000
 """The same for discounted rewards, where each moment takes a factorisation of its own."""
 FEW_EVENTS = 20
-"""Up to this rate x time uniformization, whose answer has no negative number to clear, takes about as many products as any method."""
+"""Up to this rate x time uniformization, which clears no negative numbers, takes about as many products as any method."""
 MANY_EVENTS = 1e6
 """Above this rate x time implicit steps take over where a model is small enough to be factorised."""
 FACTORISED = 10_000
@@ -47,9 +47,9 @@ def default_solver(problem: Problem) -> str:
     """Return the name of the solver that is taken when none is named.
 
     Stationary: `gth` up to 3000 states (it cannot be inaccurate), `bicgstab` above, `logarithmic_reduction` for a QBD,
-    `level_dependent` for one whose blocks depend on the level.  Questions about time: `uniformization` up to a rate x time of
-    20, `chebyshev` above, `rational` above 1e6 up to 10,000 states.  Discounted rewards: `resolvent_lu` up to 1000 states, `resolvent_krylov` above.  First passage:
-    `absorption_elimination` up to 3000 states, `absorption_krylov` above.
+    `level_dependent` for one whose blocks depend on the level.  Questions about time: `uniformization` up to a rate x time
+    of 20, `chebyshev` above, `rational` above 1e6 up to 10,000 states.  Discounted rewards: `resolvent_lu` up to 1000
+    states, `resolvent_krylov` above.  First passage: `absorption_elimination` up to 3000 states, `absorption_krylov` above.
     """
     if isinstance(problem, DiscountedReward):
         return "resolvent_lu" if problem.model.size <= VERY_SMALL else "resolvent_krylov"

@@ -203,7 +203,7 @@ def processes(draw):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(process=processes())
 def test_the_reported_bounds_hold(method, process):
     chain, times, initial, moments, tolerance = process
@@ -214,6 +214,22 @@ def test_the_reported_bounds_hold(method, process):
     # the matrix exponential that it is compared with is right to rounding of its largest entry
     slack = 1e-12 * np.maximum(1.0, np.abs(exact).max(axis=tuple(range(1, exact.ndim)), keepdims=True))
     assert (np.abs(solution.value - exact) <= bound + slack).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@settings(max_examples=100, deadline=None)
+@given(process=processes())
+def test_the_bounds_of_distributions_and_expectations_hold(method, process):
+    chain, times, initial, _, tolerance = process
+    times, start = np.unique(times), initial or (0,)
+    distributions = ctmc.solve(Transient(chain, start, times, tolerance), method)
+    exact = ctmc.contract.Case("", distributions.problem).known()
+    assert (np.abs(distributions.value - exact).sum(axis=1) <= distributions.error_bound + 1e-12).all()
+    chain = chain.replace(rewards={"r": Reward(np.linspace(-3, 1, chain.size))})
+    expected = ctmc.solve(Transient(chain, initial, times, tolerance, reward="r"), method)
+    exact = ctmc.contract.Case("", expected.problem).known()
+    bound = expected.error_bound[..., None] if initial is None else expected.error_bound
+    assert (np.abs(expected.value - exact) <= bound + 1e-12).all()
 
 
 @pytest.mark.parametrize(

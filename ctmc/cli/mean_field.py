@@ -12,6 +12,7 @@ import click
 from ctmc.cli.app import Command, output_of
 from ctmc.cli.build import function_flags
 from ctmc.cli.docstring import read_docstring
+from ctmc.cli.groups import SomeBuilders
 from ctmc.cli.options import code_option, file_type, given_values, limits, memory_option, threads_option
 from ctmc.errors import ModelError, printable
 
@@ -151,40 +152,16 @@ def mean_field_command(name: str) -> Command:
     return command
 
 
-class MeanFields(click.Group):
-    """The group ``ctmc mean-field``."""
+def _names() -> list[str]:
+    from ctmc import registry
 
-    def list_commands(self, context: click.Context) -> list[str]:
-        """Return the names of the builders with a limit of infinitely many servers."""
-        from ctmc import registry
-
-        return registry.mean_field_names()
-
-    def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """Return the command of a builder; one that is unknown or has no such limit is an error with those that fit."""
-        from ctmc.errors import CTMCError
-
-        try:
-            return mean_field_command(name)
-        except CTMCError:
-            if context.resilient_parsing or name.startswith("-"):
-                return None
-            raise
+    return registry.mean_field_names()
 
 
-def _without_builder(context: click.Context) -> int:
-    if context.invoked_subcommand is None:
-        raise click.UsageError(
-            "Missing the name of a builder; 'ctmc mean-field --help' shows those with such a limit.", context
-        )
-    return 0
-
-
-command = MeanFields(
+command = SomeBuilders(
     "mean-field",
-    callback=click.pass_context(_without_builder),
-    invoke_without_command=True,
-    params=[],
+    _names,
+    mean_field_command,
+    "a limit of infinitely many servers",
     help="Find the limit of infinitely many servers: its fixed point, its course over time, and their certificates.",
-    subcommand_metavar="BUILDER [PARAMETERS]...",
 )

@@ -10,6 +10,7 @@ import click
 from ctmc.cli.app import Command, output_of
 from ctmc.cli.build import function_flags
 from ctmc.cli.docstring import read_docstring
+from ctmc.cli.groups import SomeBuilders
 from ctmc.cli.options import given_values, limits, memory_option, threads_option
 
 _ROWS = 40
@@ -65,40 +66,16 @@ def policy_command(name: str) -> Command:
     return command
 
 
-class Policies(click.Group):
-    """The group ``ctmc policy``."""
+def _names() -> list[str]:
+    from ctmc import registry
 
-    def list_commands(self, context: click.Context) -> list[str]:
-        """Return the names of the builders whose models have decisions."""
-        from ctmc import registry
-
-        return registry.policy_names()
-
-    def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """Return the command of a builder; one that is unknown or without decisions is an error with those that fit."""
-        from ctmc.errors import CTMCError
-
-        try:
-            return policy_command(name)
-        except CTMCError:
-            if context.resilient_parsing or name.startswith("-"):
-                return None
-            raise
+    return registry.policy_names()
 
 
-def _without_builder(context: click.Context) -> int:
-    if context.invoked_subcommand is None:
-        raise click.UsageError(
-            "Missing the name of a builder; 'ctmc policy --help' shows those with decisions.", context
-        )
-    return 0
-
-
-command = Policies(
+command = SomeBuilders(
     "policy",
-    callback=click.pass_context(_without_builder),
-    invoke_without_command=True,
-    params=[],
+    _names,
+    policy_command,
+    "decisions",
     help="Find the optimal policy of a model with decisions, its value with bounds, and show it as a table.",
-    subcommand_metavar="BUILDER [PARAMETERS]...",
 )

@@ -22,6 +22,7 @@ from ctmc.model.lattice_products import summing
 from ctmc.model.memory import require_memory
 from ctmc.model.products import compiled_parallel
 from ctmc.model.transitions import LatticeTransitions
+from solvers._reduction import copy_rows
 
 _CHUNK = 1 << 12
 
@@ -237,19 +238,6 @@ def add_flow(indptr: Any, targets: Any, rates: Any, y: Any, right: Any, out: Any
         for k in range(indptr[i], indptr[i + 1]):
             total += rates[k] * y[targets[k]]
         out[i] = right[i] + total
-
-
-@compiled_parallel
-def copy_rows(
-    indptr: Any, targets: Any, rates: Any, rows: Any, number: Any, new_indptr: Any, new_targets: Any, new_rates: Any
-) -> None:
-    """Copy some rows, targets renumbered.  Moves 24 bytes an entry."""
-    for place in numba.prange(rows.size):
-        to = new_indptr[place]
-        for k in range(indptr[rows[place]], indptr[rows[place] + np.uint64(1)]):
-            new_targets[to] = number[targets[k]]
-            new_rates[to] = rates[k]
-            to += np.uint64(1)
 
 
 @compiled_parallel

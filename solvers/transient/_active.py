@@ -44,7 +44,8 @@ class BirthWeights:
     survival : ndarray, shape (times, m)
         The integral of P{B = k} over time: P{B > k} / rate; the last one has the rest of the time.
     beyond, lost : float
-        P{B >= m} at the last time; a bound on what is wrong with the others, in their sum, and relative to time in that of the integrals.
+        P{B >= m} at the last time; a bound on what is wrong with the others, in their sum, and relative to time in that of
+        the integrals.
     """
 
     rates: np.ndarray

@@ -28,19 +28,18 @@ _NEWS = 10
 class AdaptiveUniformization:
     """Sum p(t) = sum_k P{B(t) = k} p_k with p_{k+1} = p_k + p_k Q / q_k, where q_k is the largest exit rate within k jumps.
 
-    The states within k jumps of the start are active at the k-th step: only they are multiplied, and only they say how fast the
-    clock B must run.  B is a birth process with the rates q_k, whose probabilities come from its own uniformization, in sums
-    without a subtraction of what is alike; the integral of p is sum_k P{B(t) > k} p_k / q_k.  What B and the Poisson weights leave out is bounded
-    before the first product, in L1, and is the reported bound.  Between groups of eight times the least probabilities, up to a
-    small part of the tolerance, are dropped, and are added to the bound.
+    The states within k jumps of the start are active at the k-th step: only they are multiplied, and only they say how fast
+    the clock B must run.  B is a birth process with the rates q_k, whose probabilities come from its own uniformization, in
+    sums without a subtraction of what is alike; the integral of p is sum_k P{B(t) > k} p_k / q_k.  What B and the Poisson
+    weights leave out is bounded before the first product, in L1, and is the reported bound.  Between groups of eight times
+    the least probabilities, up to a small part of the tolerance, are dropped, and are added to the bound.
 
     Takes fewer products than uniformization, over fewer states, where the fast states are far away: rates that grow with
-    the level (infinite servers, populations, epidemics), a large space seen from one state for a short time.  It costs one more
-    copy of the transitions, by source, and three vectors for each of eight times over the active states; products are on one thread.
-    Where most of the work would be on the whole chain all the same, and for expectations from every initial state and several moments, it
-    is `uniformization` itself that runs, from where that is so.
-    Source: A. P. A. van Moorsel and W. H. Sanders, *Adaptive uniformization*, Stochastic Models 10 (1994),
-    doi:10.1080/15326349408807313.
+    the level (infinite servers, populations, epidemics), a large space seen from one state for a short time.  It costs one
+    more copy of the transitions, by source, and three vectors for each of eight times over the active states; products are
+    on one thread. Where most of the work would be on the whole chain all the same, and for expectations from every initial
+    state and several moments, it is `uniformization` itself that runs, from where that is so. Source: A. P. A. van Moorsel
+    and W. H. Sanders, *Adaptive uniformization*, Stochastic Models 10 (1994), doi:10.1080/15326349408807313.
 
     Parameters
     ----------

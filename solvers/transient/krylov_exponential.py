@@ -30,22 +30,22 @@ _NEWS = 8
 class KrylovExponential:
     """Project y' = y A on the space of y, y A, y A^2, .. and exponentiate the small matrix, in sub-steps with a proven bound.
 
-    With the orthonormal basis V of m vectors, A V = V H + h v e_m^T and b = ||y||_2, the approximation b V exp(s H) e_1 has the
-    residual -b h [exp(s H)]_{m1} v.  exp(A s) does not expand in the norm of the equation (up to known couplings of moments),
-    so the error is at most the integral of the residual's norm.  That integral is bounded piece by piece: on pieces shorter than
-    1 / ||H|| the entry is a Taylor polynomial of degree 23 and a remainder below 1e-23, and the moduli of its terms are
-    integrated.  The longest sub-step whose bound is within its part of the tolerance is taken; all times inside, and the
-    integral of y, are read from the same small matrix.  The basis is made no larger than the time ahead needs.  Ends early once
-    (time ahead) x ||y A|| is small: the chain is steady.
+    With the orthonormal basis V of m vectors, A V = V H + h v e_m^T and b = ||y||_2, the approximation b V exp(s H) e_1 has
+    the residual -b h [exp(s H)]_{m1} v.  exp(A s) does not expand in the norm of the equation (up to known couplings of
+    moments), so the error is at most the integral of the residual's norm.  That integral is bounded piece by piece: on
+    pieces shorter than 1 / ||H|| the entry is a Taylor polynomial of degree 23 and a remainder below 1e-23, and the moduli
+    of its terms are integrated.  The longest sub-step whose bound is within its part of the tolerance is taken; all times
+    inside, and the integral of y, are read from the same small matrix.  The basis is made no larger than the time ahead
+    needs.  Ends early once (time ahead) x ||y A|| is small: the chain is steady.
 
-    One product for each basis vector, about 2 m n operations for each (Gram-Schmidt twice), dimension + 9 vectors.  A sub-step over s takes
-    about as many products as the square root of 5 ln(1 / tolerance) x rate x s where that is below `dimension`, and never many more
-    than rate x s: fewer than uniformization for real spectra (birth-death chains, reversible networks) and a large `dimension`.  Take it where
-    products are costly and vectors are not, for many times close together, and for small invariant spaces, which it finds: then
-    it is exact at any rate x time.  Not for stiff chains on long horizons: then `rational`.
-    Source: Y. Saad, *Analysis of some Krylov subspace approximations to the matrix exponential operator*, SIAM J. Numer. Anal. 29
-    (1992), doi:10.1137/0729014; R. B. Sidje, *Expokit: a software package for computing matrix exponentials*, ACM TOMS 24 (1998),
-    doi:10.1145/285861.285868.
+    One product for each basis vector, about 2 m n operations for each (Gram-Schmidt twice), dimension + 9 vectors.  A
+    sub-step over s takes about as many products as the square root of 5 ln(1 / tolerance) x rate x s where that is below
+    `dimension`, and never many more than rate x s: fewer than uniformization for real spectra (birth-death chains,
+    reversible networks) and a large `dimension`.  Take it where products are costly and vectors are not, for many times
+    close together, and for small invariant spaces, which it finds: then it is exact at any rate x time.  Not for stiff
+    chains on long horizons: then `rational`. Source: Y. Saad, *Analysis of some Krylov subspace approximations to the
+    matrix exponential operator*, SIAM J. Numer. Anal. 29 (1992), doi:10.1137/0729014; R. B. Sidje, *Expokit: a software
+    package for computing matrix exponentials*, ACM TOMS 24 (1998), doi:10.1145/285861.285868.
 
     Parameters
     ----------

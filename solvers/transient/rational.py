@@ -32,20 +32,21 @@ _SHORTEST = 1e-6
 class Rational:
     """Collocate y' = y A at the Radau points of steps that adapt, as long as what is fast has died out: for stiff chains.
 
-    On each step y is a polynomial u of degree s, the number of stages, that satisfies the equation at s Radau points (Radau IIA, order
-    2 s - 1, stable at any rate x step, and L-stable: what is fast vanishes).  Its residual is w prod_i (t - c_i) plus what the solves have left at the points, a polynomial
-    that is known from s products; exp(A t) does not expand in the norm of the equation (up to known couplings of moments), so
-    the integral of the residual's norm bounds the error.  That bound, with the solves' own errors in it, is reported and steers the
-    steps, which are powers of two of the time.  Diagonalising the s stages leaves one real and (s - 1) / 2 complex
-    systems (shift I - A) x = b, regular M-matrices but for the imaginary part of the shift.  Times inside steps, and the integral of y, are read from u.  Ends early once
-    (time ahead) x ||y A|| is small: the chain is steady.
+    On each step y is a polynomial u of degree s, the number of stages, that satisfies the equation at s Radau points (Radau
+    IIA, order 2 s - 1, stable at any rate x step, and L-stable: what is fast vanishes).  Its residual is w prod_i (t - c_i)
+    plus what the solves have left at the points, a polynomial that is known from s products; exp(A t) does not expand in
+    the norm of the equation (up to known couplings of moments), so the integral of the residual's norm bounds the error.
+    That bound, with the solves' own errors in it, is reported and steers the steps, which are powers of two of the time.
+    Diagonalising the s stages leaves one real and (s - 1) / 2 complex systems (shift I - A) x = b, regular M-matrices but
+    for the imaginary part of the shift.  Times inside steps, and the integral of y, are read from u.  Ends early once (time
+    ahead) x ||y A|| is small: the chain is steady.
 
-    The systems are factorised by SuperLU without pivoting, in the order with the least forecast of entries, and kept while the
-    step is; (s + 1) / 2 solves and s products a step.  Where the factors are too large, GMRES with the diagonal solves
-    each system, which pays only at moderate rate x step.  Take it where rate x time is above some 10^4 and nothing is steady soon: failures and
-    repairs, chains with rates over many decades, nearly decomposable ones; a few hundred solves at any rate x time.
-    Not for large lattices, whose factors fill up.
-    Source: E. Hairer and G. Wanner, *Solving ordinary differential equations II*, Springer 1996, sections IV.5 and IV.8.
+    The systems are factorised by SuperLU without pivoting, in the order with the least forecast of entries, and kept while
+    the step is; (s + 1) / 2 solves and s products a step.  Where the factors are too large, GMRES with the diagonal solves
+    each system, which pays only at moderate rate x step.  Take it where rate x time is above some 10^4 and nothing is
+    steady soon: failures and repairs, chains with rates over many decades, nearly decomposable ones; a few hundred solves
+    at any rate x time. Not for large lattices, whose factors fill up. Source: E. Hairer and G. Wanner, *Solving ordinary
+    differential equations II*, Springer 1996, sections IV.5 and IV.8.
 
     Parameters
     ----------
