@@ -719,7 +719,9 @@ def test_the_listing_names_the_default_solvers_of_questions_about_time():
     rate = chain(3).uniformization_rate
     times = [FEW_EVENTS / rate, (FEW_EVENTS + 1) / rate, (MANY_EVENTS + 1) / rate]
     few, more, many = (default_solver(ctmc.Transient(chain(3), (0,), [time])) for time in times)
-    known = f"{few} up to a rate x time of {FEW_EVENTS:g}, {more} above, {many} above 1e{math.log10(MANY_EVENTS):g} up to"
+    known = (
+        f"{few} up to a rate x time of {FEW_EVENTS:g}, {more} above, {many} above 1e{math.log10(MANY_EVENTS):g} up to"
+    )
     assert listed["transient"] == f"{known} {FACTORISED:,} states"
     assert listed["accumulated-reward"] == listed["transient"]
     small, large = named(ctmc.DiscountedReward, (VERY_SMALL, VERY_SMALL + 1), reward="jobs", discount=1.0)
