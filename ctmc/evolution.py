@@ -239,23 +239,23 @@ def evolutions(problem: Transient | AccumulatedReward) -> list[Evolution]:
     require_memory("the values of the rewards", 16 * n * len(problem.reward), states=n)
     columns = reward_columns(model, problem.reward)
     moments = problem.moments if isinstance(problem, AccumulatedReward) else 0
-    centered = [_centered(rates) for _, _, rates in columns]
+    parts = [centered(rates) for _, _, rates in columns]
     if begin is not None and moments <= 1:
         reading = Reading(
             tuple(name for name, _, _ in columns),
             moments,
-            np.column_stack([rates for rates, _, _ in centered]),
-            np.array([middle for _, middle, _ in centered]),
-            np.array([half for _, _, half in centered]),
+            np.column_stack([rates for rates, _, _ in parts]),
+            np.array([middle for _, middle, _ in parts]),
+            np.array([half for _, _, half in parts]),
         )
         return [Evolution(model, times, tolerance, begin[None], reading=reading)]
     return [
         _moments(problem, begin, name, reward, rates, moments)
-        for (name, reward, _), rates in zip(columns, centered, strict=True)
+        for (name, reward, _), rates in zip(columns, parts, strict=True)
     ]
 
 
-def _centered(rates: np.ndarray) -> tuple[np.ndarray, float, float]:
+def centered(rates: np.ndarray) -> tuple[np.ndarray, float, float]:
     """Return rates less the middle of their range, the middle, and the largest that is left (1 for 0)."""
     low, high = float(rates.min()), float(rates.max())
     middle = low + (high - low) / 2

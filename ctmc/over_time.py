@@ -54,7 +54,7 @@ def answer_over_time(problem: Transient | AccumulatedReward, run: Run) -> tuple[
         proofs.append(witness.certificate())
         parts.append(_read(problem, evolution, witness))
     history = joined_histories(histories)
-    return Outcome(None, status, history, solver=solver), _worst(proofs), _assembled(problem, parts)
+    return Outcome(None, status, history, solver=solver), worst(proofs), assembled(problem, parts)
 
 
 def _require_memory_for_values(problem: Any) -> None:
@@ -99,7 +99,7 @@ def _read(problem: Any, evolution: Evolution, witness: Witness) -> Answer:
     return Answer(value[None], bound[None], variance[None], off[None])
 
 
-def _assembled(problem: Any, parts: list[Answer]) -> Answer:
+def assembled(problem: Any, parts: list[Answer]) -> Answer:
     """Return the columns of all parts together; without their axis for one reward that is a number."""
     if problem.reward is None:
         return parts[0]
@@ -120,6 +120,7 @@ def _assembled(problem: Any, parts: list[Answer]) -> Answer:
     )
 
 
-def _worst(proofs: list[Certificate]) -> Certificate:
+def worst(proofs: list[Certificate]) -> Certificate:
+    """Return the first verdict that is not CONVERGED, else the one with the largest defect."""
     wrong = next((proof for proof in proofs if proof.status is not Status.CONVERGED), None)
     return wrong or max(proofs, key=lambda proof: proof.defect)

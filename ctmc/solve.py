@@ -13,13 +13,15 @@ import numpy as np
 
 from ctmc import certificate, registry, strict
 from ctmc.certificate import Certificate
+from ctmc.discounted import answer_discounted
+from ctmc.equation import Equation
 from ctmc.errors import CTMCError, ModelError, ReducibleError, SolveError, UnstableError, printable, unknown_name
 from ctmc.evolution import Evolution
 from ctmc.model.generator import Generator, ProductCounter
 from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
 from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.over_time import answer_over_time
-from ctmc.problem import AccumulatedReward, Problem, Stationary, Transient
+from ctmc.problem import AccumulatedReward, DiscountedReward, Problem, Stationary, Transient
 from ctmc.solution import HISTORY, Answer, Outcome, Solution, Status, joined_histories, value_arrays
 from ctmc.solver import Solver
 from ctmc.trace import Monitor, Trace, check_time_limit, checked_start
@@ -38,8 +40,11 @@ def default_solver(problem: Problem) -> str:
     """Return the name of the solver that is taken when none is named.
 
     Stationary: `gth` up to 3000 states (it cannot be inaccurate), `bicgstab` above, `logarithmic_reduction` for a QBD,
-    `level_dependent` for one whose blocks depend on the level.  Transient: `uniformization`.
+    `level_dependent` for one whose blocks depend on the level.  Transient and accumulated rewards: `uniformization`.  Discounted
+    rewards: `resolvent_krylov`.
     """
+    if isinstance(problem, DiscountedReward):
+        return "resolvent_krylov"
     if not isinstance(problem, Stationary):
         return "uniformization"
     if isinstance(problem.model, QBD):
@@ -54,6 +59,8 @@ def next_method(problem: Problem, name: str) -> str:
     if isinstance(problem, Stationary) and isinstance(problem.model, Generator):
         order = ["gth"] if problem.model.size <= SMALL else []
         order += ["bicgstab", "gmres", "gauss_seidel", "sparse_lu"]
+    elif isinstance(problem, DiscountedReward):
+        order = ["resolvent_krylov", "resolvent_lu", "value_iteration"]
     else:
         order = [default_solver(problem)]
     return next((other for other in order if other != name), "")
@@ -74,7 +81,7 @@ def solve(
 
     Parameters
     ----------
-    problem : Stationary or Transient
+    problem : Stationary, Transient, AccumulatedReward, DiscountedReward or FirstPassage
     solver : solver object, or str, optional
         For instance ``"gmres"`` or ``"gmres(restart=50)"``; by default what `default_solver` says.  Nothing else is ever
         tried by itself.
@@ -128,10 +135,15 @@ def solve(
     begin = time.perf_counter()
     check_time_limit(time_limit)
 
-    def trace_for(start: np.ndarray | None, support: np.ndarray | None = None, reached: Any = None) -> Trace:
+    def trace_for(
+        start: np.ndarray | None,
+        support: np.ndarray | None = None,
+        reached: Any = None,
+        tolerance: float = problem.tolerance,
+    ) -> Trace:
         left = None if time_limit is None else max(time_limit - (time.perf_counter() - begin), 1e-3)
         return Trace(
-            problem.tolerance,
+            tolerance,
             start=start,
             time_limit=left,
             monitor=monitor,
@@ -143,11 +155,16 @@ def solve(
     def run_over_time(evolution: Evolution, witness: Witness) -> Outcome:
         return _checked(chosen.run(evolution, trace_for(None, reached=witness.reached)))
 
+    def run_equation(equation: Equation) -> Outcome:
+        return _checked(chosen.run(equation, trace_for(None, tolerance=equation.tolerance)))
+
     failure: Exception | None = None
     answer: Answer | None = None
     try:
         if isinstance(view, Transient | AccumulatedReward):
             outcome, proof, answer = answer_over_time(view, run_over_time)
+        elif isinstance(view, DiscountedReward):
+            outcome, proof, answer = answer_discounted(view, run_equation)
         elif isinstance(view, Stationary) and isinstance(view.model, Generator):
             outcome = _by_classes(view, chosen, trace_for, first)
         else:

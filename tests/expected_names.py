@@ -27,7 +27,10 @@ SOLVERS = {
     "pardiso": 20,
     "power_iteration": 20,
     "rank_one": 4,
+    "resolvent_krylov": 4,
+    "resolvent_lu": 4,
     "sparse_lu": 20,
     "umfpack": 20,
     "uniformization": 10,
+    "value_iteration": 4,
 }

@@ -87,7 +87,7 @@ def test_a_warm_start_pays():
 def test_it_begins_again_where_the_recursion_breaks_down(monkeypatch):
     import solvers.stationary.bicgstab as module
 
-    monkeypatch.setattr(module, "_BREAKDOWN", 0.02)  # a cosine that comes up every few steps
+    monkeypatch.setattr(module, "BREAKDOWN", 0.02)  # a cosine that comes up every few steps
     problem = ctmc.Stationary(heterogeneous(3, 6, 0.8))
     solution = ctmc.solve(problem, "bicgstab")
     np.testing.assert_allclose(solution.value, gth(problem.model.to_scipy().toarray()), rtol=1e-6)

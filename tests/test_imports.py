@@ -19,7 +19,7 @@ ROOMS = (
     *("errors", "threads"),
     "model",
     *("problem", "evolution", "equation", "solution"),
-    *("trace", "solver", "certificate", "witness", "over_time", "interval", "strict"),
+    *("trace", "solver", "certificate", "witness", "over_time", "discounted", "interval", "strict"),
     "registry",
     *("storage", "interchange"),
     *("solve", "contract"),

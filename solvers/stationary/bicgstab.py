@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numba
 import numpy as np
 
 from ctmc.model.generator import Generator
-from ctmc.model.lattice_products import summing
 from ctmc.model.memory import require_memory
-from ctmc.model.products import compiled_parallel
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome
 from ctmc.trace import Trace
+from solvers._bicgstab import BREAKDOWN, LOOK, advance, room_for_sums, step_back
 from solvers._options import check_count
 from solvers._polish import answer
 from solvers._reduction import Reduction, reduction
 from solvers._start import first_guess
-
-_CHUNK = 1 << 12
-_LOOK = 5
-"""Steps between two looks at the defect."""
-_BREAKDOWN = 1e-16
-"""Least cosine between an image and the shadow residual: below, the recursion begins again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,13 +81,13 @@ class Bicgstab:
         n = half.size
         r = np.negative(residual, out=residual)
         shadow, p, v, t = r.copy(), r.copy(), np.empty(n), np.empty(n)
-        sums = np.empty((n + _CHUNK - 1) // _CHUNK)
+        sums = room_for_sums(n)
         rho = square
         per_norm = half.defect(r, x) / square**0.5
         steps = 0
         while trace.iteration + steps < self.max_iterations:
             with_shadow, _, v_square, _ = half.difference(p, shadow, v)
-            if not abs(with_shadow) > _BREAKDOWN * (v_square * square) ** 0.5:
+            if not abs(with_shadow) > BREAKDOWN * (v_square * square) ** 0.5:
                 return max(steps, 1), False
             alpha = rho / with_shadow
             step_back(r, alpha, v)
@@ -108,7 +100,7 @@ class Bicgstab:
             steps += 1
             if not (omega and rho and np.isfinite(square)):
                 return steps, False
-            if per_norm * square**0.5 <= tolerance or steps == _LOOK:
+            if per_norm * square**0.5 <= tolerance or steps == LOOK:
                 defect = half.defect(r, x)
                 if defect <= tolerance:
                     return steps, False
@@ -117,36 +109,3 @@ class Bicgstab:
                     return 0, True
                 steps = 0
         return steps, False
-
-
-@compiled_parallel
-def step_back(r: Any, alpha: float, v: Any) -> None:
-    """Set r to r - alpha v.  Moves 24 bytes an element."""
-    for j in numba.prange(r.size):
-        r[j] -= alpha * v[j]
-
-
-@compiled_parallel
-def advance(x: Any, p: Any, r: Any, t: Any, v: Any, alpha: float, omega: float, beta: float, sums: Any) -> None:
-    """Set x to x + alpha p + omega r, r to r - omega t, then p to r + beta (p - omega v); write the square of r of each chunk.
-
-    Moves 64 bytes an element.
-    """
-    for chunk in numba.prange(sums.size):
-        a = np.int64(chunk) * _CHUNK
-        b = min(a + _CHUNK, x.size)
-        sums[chunk] = advance_chunk(x[a:b], p[a:b], r[a:b], t[a:b], v[a:b], alpha, omega, beta)
-
-
-@summing
-def advance_chunk(x: Any, p: Any, r: Any, t: Any, v: Any, alpha: float, omega: float, beta: float) -> float:
-    """Do the work of `advance` on one chunk, and return the square of r."""
-    square = 0.0
-    for j in range(x.size):
-        direction, before = p[j], r[j]
-        x[j] += alpha * direction + omega * before
-        after = before - omega * t[j]
-        r[j] = after
-        p[j] = after + beta * (direction - omega * v[j])
-        square += after * after
-    return square

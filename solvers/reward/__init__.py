@@ -1,0 +1,1 @@
+"""Rewards, discounted or until a set of states is entered."""
