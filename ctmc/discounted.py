@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from ctmc.certificate import Certificate, rounding_floor, verdict, wrong_vector
+from ctmc.certificate import Certificate, verdict, wrong_vector
 from ctmc.equation import Equation
-from ctmc.evolution import centered, raw_errors, raw_moments, reward_columns
+from ctmc.evolution import centered, raw_errors, raw_moments, reward_columns, rounding_floor
 from ctmc.model.impulses import impulse_matrix, impulse_rates
 from ctmc.model.memory import require_memory
 from ctmc.model.reward import Reward
