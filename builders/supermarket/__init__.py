@@ -6,6 +6,7 @@ IJSPM 11(3/4), 2016, arXiv:1504.08150.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 import ctmc
+from builders.supermarket.designs import YARDSTICK, preferences_design, split_design, weights_design
 from builders.supermarket.lattice import lattice_transitions
 from builders.supermarket.lumped_transitions import coded_transitions, largest_entries
 from builders.supermarket.lumping import ServerClasses, class_means, lumped_space, server_classes
@@ -30,6 +32,7 @@ from ctmc.model.recipe import code_is_allowed
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
 from ctmc.model.transitions import CodedTransitions, FloatTransitions
+from ctmc.study.continuous import Ordering
 
 OVERFLOWS = ("lost", "rerouted")
 _LEAST_GUESS = 1e-6
@@ -264,6 +267,31 @@ def _balance(values: np.ndarray, states: np.ndarray) -> np.ndarray:
     return np.divide(own.min(axis=1), largest, out=np.ones(len(states)), where=largest != 0)
 
 
+def _ordering(**parameters: Any) -> Ordering | None:
+    """Return which server a job prefers at which queue lengths, of parameters that are checked as for the model.
+
+    None where something is missing, which the builder tells, or the capacities are not known yet.
+    """
+    try:
+        bound = inspect.signature(supermarket).bind(**parameters)
+    except TypeError:
+        return None
+    bound.apply_defaults()
+    given = bound.arguments
+    if isinstance(given["capacity"], str):
+        return None
+    design = _design(**{name: given[name] for name in inspect.signature(_design).parameters})
+    values = selection_table(given["selection"], design.limits, design.rates, design.preferences, design.weights)
+    keys = preference_keys(values, tie_rules(given["ties"]), design.rates, design.preferences)
+    order = range(len(values)) if design.classes is None else design.classes.order
+    servers = sorted(zip(order, values, strict=True), key=lambda pair: pair[0])
+    return Ordering(
+        key=np.concatenate(keys).tobytes(),
+        values=tuple(part for _, part in servers),
+        covers=("selection", "weights", "preferences"),
+    )
+
+
 def _resolve(
     capacity: Capacity,
     truncation_error: float | None,
@@ -401,3 +429,9 @@ def supermarket(
     require_memory("the supermarket model", 5 * entries + 40 * size, states=size, entries=entries)
     rows = transitions(space, keys, design.shares, design.rates)
     return Generator(space, rows, initial=distribution(space, begin))
+
+
+# what `ctmc optimize supermarket` takes and needs
+supermarket.designs = {"preferences": preferences_design, "split": split_design, "weights": weights_design}
+supermarket.ordering = _ordering
+supermarket.yardstick = YARDSTICK

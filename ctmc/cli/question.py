@@ -37,7 +37,7 @@ def settings_of(question: Question) -> dict[str, Any]:
     if question.tolerance is not None:
         settings["tolerance"] = question.tolerance
     if question.initial is not None:
-        settings["initial"] = _state(question.initial)
+        settings["initial"] = parse_state(question.initial)
     if question.times is not None:
         if question.problem != "transient":
             raise ModelError(f"--times is given for a {question.problem} problem; only --problem transient has times.")
@@ -47,7 +47,14 @@ def settings_of(question: Question) -> dict[str, Any]:
     return settings
 
 
-def _state(text: str) -> tuple[int, ...]:
+def parse_state(text: str) -> tuple[int, ...]:
+    """Return the state of ``--initial``.
+
+    Examples
+    --------
+    >>> parse_state("0,2,1")
+    (0, 2, 1)
+    """
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:

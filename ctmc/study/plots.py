@@ -19,7 +19,7 @@ SIGNATURE = "ctmc study"
 
 # M. Okabe and K. Ito, Color Universal Design, 2008: told apart by all common kinds of color blindness; line styles as well,
 # for print in black and white.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLES = ("-", "--", "-.", ":")
 _MARKERS = ("o", "s", "^", "D", "v")
 
@@ -66,7 +66,7 @@ def draw_convergence(histories: Sequence[History], title: str, path: Path) -> No
         _panel(axes, panel, [history for history in histories if (history.model, history.problem) == panel])
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
-    figure.suptitle(_inert(title), fontsize=12)
+    figure.suptitle(inert(title), fontsize=12)
 
     def write(temporary: Path) -> None:
         figure.savefig(temporary, format="png", dpi=150, metadata={"Software": SIGNATURE})
@@ -94,18 +94,18 @@ def draw_lines(lines: Mapping[str, Sequence[tuple[float, float]]], x: str, y: st
     figure = Figure(figsize=(7.2, 4.8), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    styles = zip(cycle(_COLORS), cycle(_STYLES), cycle(_MARKERS), strict=False)
+    styles = zip(cycle(COLORS), cycle(_STYLES), cycle(_MARKERS), strict=False)
     for (name, points), (color, style, marker) in zip(lines.items(), styles, strict=False):
         axes.plot(
             [point[0] for point in points], [point[1] for point in points],
             color=color, linestyle=style, linewidth=1.8, marker=marker if len(points) <= 60 else None, markersize=4.5,
-            label=_inert(name),
+            label=inert(name),
         )  # fmt: skip
     if all(float(value).is_integer() for points in lines.values() for _, value in points):
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel(_inert(x.replace("_", " ")), fontsize=11)
-    axes.set_ylabel(_inert(y.replace("_", " ")), fontsize=11)
-    axes.set_title(_inert(title), fontsize=12)
+    axes.set_xlabel(inert(x.replace("_", " ")), fontsize=11)
+    axes.set_ylabel(inert(y.replace("_", " ")), fontsize=11)
+    axes.set_title(inert(title), fontsize=12)
     axes.grid(True, color="0.9", linewidth=0.6)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -122,27 +122,27 @@ def _panel(axes: Any, panel: tuple[str, str], histories: Sequence[History]) -> N
     # the methods for QBDs work on blocks and make no products
     work = "products" if any(history.records["products"].any() for history in histories) else "iteration"
     ends = [max(int(history.records[work].max(initial=1)), 1) for history in histories]
-    for history, color, style in zip(histories, cycle(_COLORS), cycle(_STYLES), strict=False):
+    for history, color, style in zip(histories, cycle(COLORS), cycle(_STYLES), strict=False):
         records = history.records
         seen = np.isfinite(records["defect"]) & (records["defect"] > 0)
         marker = "o" if seen.sum() < 30 else None
         axes.plot(
             records[work][seen], records["defect"][seen],
-            color=color, linestyle=style, linewidth=1.6, marker=marker, markersize=3, label=_inert(history.solver),
+            color=color, linestyle=style, linewidth=1.6, marker=marker, markersize=3, label=inert(history.solver),
         )  # fmt: skip
     axes.axhline(min(history.tolerance for history in histories), color="0.5", linewidth=0.8, label="tolerance")
     axes.set_yscale("log")
     if max(ends) > 30 * min(ends):
         axes.set_xscale("symlog", linthresh=10)
         axes.set_xlim(left=0)
-    axes.set_title(_inert(f"{model} ({problem})"), fontsize=11)
+    axes.set_title(inert(f"{model} ({problem})"), fontsize=11)
     axes.set_xlabel("products with the generator" if work == "products" else "iterations")
     axes.set_ylabel("defect")
     axes.grid(True, which="major", color="0.9", linewidth=0.6)
     axes.legend(fontsize=8, frameon=False)
 
 
-def _inert(text: str) -> str:
+def inert(text: str) -> str:
     """Return text that matplotlib draws as it is: `$` would start a formula, a leading `_` hide a label."""
     shown = printable(text).replace("$", r"\$")
     return f" {shown}" if shown.startswith("_") else shown
