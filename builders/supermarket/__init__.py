@@ -48,7 +48,7 @@ class _Design:
     weights: np.ndarray
     limits: tuple[int, ...]
     arrival_rate: float
-    probabilities: list[list[Fraction]]
+    probabilities: tuple[tuple[Fraction, ...], ...]
     shares: np.ndarray
     space: Lattice
     classes: ServerClasses | None
@@ -272,15 +272,12 @@ def _ordering(**parameters: Any) -> Ordering | None:
 
     None where something is missing, which the builder tells, or the capacities are not known yet.
     """
-    try:
-        bound = inspect.signature(supermarket).bind(**parameters)
-    except TypeError:
+    given = {name: parameters.get(name, value) for name, value in _DEFAULTS.items()}
+    if any(value is inspect.Parameter.empty for value in given.values()) or not parameters.keys() <= _DEFAULTS.keys():
         return None
-    bound.apply_defaults()
-    given = bound.arguments
     if isinstance(given["capacity"], str):
         return None
-    design = _design(**{name: given[name] for name in inspect.signature(_design).parameters})
+    design = _design(**{name: given[name] for name in _DESIGN})
     values = selection_table(given["selection"], design.limits, design.rates, design.preferences, design.weights)
     keys = preference_keys(values, tie_rules(given["ties"]), design.rates, design.preferences)
     order = range(len(values)) if design.classes is None else design.classes.order
@@ -435,3 +432,5 @@ def supermarket(
 supermarket.designs = {"preferences": preferences_design, "split": split_design, "weights": weights_design}
 supermarket.ordering = _ordering
 supermarket.yardstick = YARDSTICK
+_DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(supermarket).parameters.items()}
+_DESIGN = tuple(inspect.signature(_design).parameters)

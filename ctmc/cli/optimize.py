@@ -123,7 +123,7 @@ def _point(candidate: Any) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(_value, value))
-    return f"{value:.6g}" if isinstance(value, float) else printable(value)
+    return f"{value:.9g}" if isinstance(value, float) else printable(value)
 
 
 def _plain(value: Any) -> Any:

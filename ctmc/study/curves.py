@@ -22,7 +22,9 @@ REACH = 0.02
 """So far from the best point, in the cube, a jump is looked for."""
 _PAST = 1e-6
 _INWARD = 1e-4
-_SCANNED = 400
+_SCANNED = 240
+_THIN = 1e-6
+"""A stretch thinner than this is one point: values tie although they differ by some 1e-9."""
 
 
 class Search(Protocol):
@@ -179,7 +181,7 @@ def _runs_of_one_kind(search: Search, point: Point, cube: Cube, k: int, points: 
         low, high = grid[index - 1], grid[index]
         while keys[index] != keys[index - 1]:
             last, first = _bisect(search, point, cube, k, low, high)
-            yield sorted({*run, last})
+            yield [run[0]] if last - run[0] < _THIN else sorted({*run, last})
             run, low = [first], first
             if _key(search, point, _at(cube, k, first)) == keys[index]:
                 break
@@ -188,11 +190,11 @@ def _runs_of_one_kind(search: Search, point: Point, cube: Cube, k: int, points: 
 
 
 def _bisect(search: Search, point: Point, cube: Cube, k: int, low: float, high: float) -> tuple[float, float]:
-    """Return the last coordinate with the decisions at `low` and the first with others, as near as numbers allow."""
+    """Return the last coordinate with the decisions at `low` and the first with others, to 1e-12."""
     key = _key(search, point, _at(cube, k, low))
     while True:
         middle = low + (high - low) / 2
-        if middle in (low, high) or abs(high - low) < 1e-15:
+        if middle in (low, high) or abs(high - low) < 1e-12:
             return low, high
         if _key(search, point, _at(cube, k, middle)) == key:
             low = middle

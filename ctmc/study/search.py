@@ -12,6 +12,8 @@ import numpy as np
 from ctmc import registry
 from ctmc.errors import ModelError, SolveError
 from ctmc.model.generator import Generator
+from ctmc.problem import Stationary
+from ctmc.solution import Solution
 from ctmc.solve import failure_message, solve
 from ctmc.study.continuous import Cube, Ordering, Tie, Yardstick
 from ctmc.study.cost import Cost
@@ -23,6 +25,10 @@ _FINEST = 1e-6
 """Last step of the pattern search, as part of the cube."""
 _KEPT = 32
 """So many answers are kept to begin others with."""
+_KEPT_ORDERINGS = 20_000
+_ROUNDS = 20
+_LARGEST_ELIMINATION = 300
+"""Up to this many states elimination is as fast as an iteration that begins with the answer of a neighbour."""
 _IMPROVES = 1e-12
 """A cost is lower where it is by more than this part of itself; answers are not more accurate."""
 
@@ -91,6 +97,8 @@ class Searcher:
         self.evaluations = evaluations if space.continuous else 1
         self.tried: dict[tuple[Point, Cube], Candidate] = {}
         self.solved: dict[Any, Candidate] = {}
+        self.find_ordering = ordering_of(builder)
+        self.orderings: dict[tuple[Point, Cube], Ordering | None] = {}
         self.vectors: list[tuple[Point, Cube, Any, np.ndarray]] = []
         self.best: Candidate | None = None
         self.ruled_out, self.done, self.stopped = 0, 0, False
@@ -107,7 +115,7 @@ class Searcher:
 
     def _check_values(self) -> None:
         """Refuse now, not in the midst of the search, what the builder does not take."""
-        if ordering_of(self.builder) is None:
+        if self.find_ordering is None:
             return
         first = [list(design.lower) for design in self.space.discrete]
         cube = self.space.starts()[0]
@@ -124,8 +132,13 @@ class Searcher:
 
     def ordering(self, point: Point, cube: Cube) -> Ordering | None:
         """Return what the builder knows of a candidate's decisions."""
-        find = ordering_of(self.builder)
-        return None if find is None else find(**self.given(point, cube))
+        if self.find_ordering is None:
+            return None
+        if (point, cube) not in self.orderings:
+            if len(self.orderings) >= _KEPT_ORDERINGS:
+                self.orderings.clear()
+            self.orderings[point, cube] = self.find_ordering(**self.given(point, cube))
+        return self.orderings[point, cube]
 
     def look(self, point: Point, cube: Cube = ()) -> Candidate | None:
         """Solve a candidate, unless it is known; None where the search is to end."""
@@ -163,7 +176,7 @@ class Searcher:
         model = self._judged(registry.build(self.builder, **values), values)
         problem = self.criterion.problem(model, self.cost, **self.settings)
         start = self._start(point, cube, model)
-        solution = solve(problem, self.solver, check=False, start=start)
+        solution = self._answer(problem, start)
         shown = {name: values[name] for name in self.space.parameters}
         if not solution.converged:
             message = failure_message(solution)
@@ -183,11 +196,19 @@ class Searcher:
         if self.yardstick is not None and self.yardstick.parameter not in self.parameters:
             # the model's own yardstick moves from candidate to candidate: such numbers say nothing
             measures = {name: value for name, value in measures.items() if name not in self.yardstick.rewards}
-        if self.warm and self.criterion.name == "long-run" and isinstance(model, Generator):
+        if self.warm and isinstance(problem, Stationary) and isinstance(model, Generator):
             self.vectors = [*self.vectors[1 - _KEPT :], (point, cube, model.space, solution.value)]
         return Candidate(
             point=point, cube=cube, values=shown, cost=cost, measures=measures, defect=float(solution.defect)
         )
+
+    def _answer(self, problem: Any, start: np.ndarray | None) -> Solution:
+        """Solve by the solver that was named; else by an iteration that can use the start, and the default where it fails."""
+        if self.solver is None and start is not None and problem.model.size > _LARGEST_ELIMINATION:
+            solution = solve(problem, "bicgstab", check=False, start=start)
+            if solution.converged:
+                return solution
+        return solve(problem, self.solver, check=False, start=start)
 
     def _judged(self, model: Any, values: dict[str, Any]) -> Any:
         """Return a model with the rewards of the yardstick that does not move."""
@@ -302,7 +323,7 @@ class Searcher:
         sides: tuple[Side, ...] = ()
         curves: tuple[Curve, ...] = ()
         try:
-            for _ in range(3):  # what is looked at here may be better still
+            for _ in range(_ROUNDS):  # what is beside it may be better still, where several ties meet for instance
                 best = self.best
                 if best is None or self.stopped:
                     break
@@ -310,10 +331,14 @@ class Searcher:
                 if self.space.continuous and self.ordering(*place) is not None:
                     sides = sides_of(self, *place)
                     ties = ties_at(self, *place)
-                if curve_points and self.best is best:
-                    curves = curves_of(self, *place, curve_points)
                 if self.best is best:
                     break
+            if curve_points and self.best is not None and not self.stopped:
+                best = self.best
+                curves = curves_of(self, best.point, best.cube, curve_points)
+                if self.best is not best:  # a curve has met a better point: once more, through that
+                    ties, sides, _ = self.around_best(0)
+                    curves = curves_of(self, self.best.point, self.best.cube, curve_points)
         except _StoppedError:
             pass
         return ties, sides, curves
