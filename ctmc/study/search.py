@@ -26,7 +26,7 @@ _FINEST = 1e-6
 _KEPT = 32
 """So many answers are kept to begin others with."""
 _KEPT_ORDERINGS = 20_000
-_ROUNDS = 20
+_ROUNDS = 8
 _LARGEST_ELIMINATION = 300
 """Up to this many states elimination is as fast as an iteration that begins with the answer of a neighbour."""
 _IMPROVES = 1e-12
@@ -331,6 +331,8 @@ class Searcher:
                 if self.space.continuous and self.ordering(*place) is not None:
                     sides = sides_of(self, *place)
                     ties = ties_at(self, *place)
+                    if self.best is best and self._decides_alone(*place):
+                        curves_of(self, *place, 1)  # both ends of every stretch of the lines through it: a line search
                 if self.best is best:
                     break
             if curve_points and self.best is not None and not self.stopped:
@@ -342,6 +344,11 @@ class Searcher:
         except _StoppedError:
             pass
         return ties, sides, curves
+
+    def _decides_alone(self, point: Point, cube: Cube) -> bool:
+        """Return whether the designs of real numbers act through decisions alone, so that few solves cover a line."""
+        ordering = self.ordering(point, cube)
+        return ordering is not None and all(one.parameter in ordering.covers for one in self.space.continuous)
 
     def exhaustive(self) -> None:
         """Solve all points that no bound rules out; a short coordinate search first, so that bounds have something to beat."""
