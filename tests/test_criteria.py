@@ -142,9 +142,12 @@ def test_maximizing_the_balance_is_minimizing_the_imbalance():
     ],
 )
 def test_weights_by_the_criteria_over_time(criterion, kind):
-    found = optimize("supermarket", JUDGED, "weights", "imbalance", evaluations=12, initial=(0, 1, 2), **criterion)
-    model = ctmc.build("supermarket", **SMALL, selection="weighted", weights=found.best.values["weights"])
-    generator, reward = model.to_scipy().toarray(), yardstick(model.space.states(np.arange(model.size)))
+    found = optimize(
+        "supermarket", JUDGED | {"capacity": 2}, "weights", "imbalance", evaluations=12, initial=(0, 1, 2), **criterion
+    )
+    weights = found.best.values["weights"]
+    model = ctmc.build("supermarket", **SMALL | {"capacity": 2}, selection="weighted", weights=weights)
+    generator, reward = model.to_scipy().toarray(), yardstick(model.space.states(np.arange(model.size)), 2)
     start = int(model.space.index((0, 1, 2)))
     if kind == "discounted":
         exact = np.linalg.solve(0.5 * np.eye(model.size) - generator, reward)[start]
@@ -202,7 +205,7 @@ def test_an_infimum_that_is_not_attained_is_told(monkeypatch):
 
 def test_warm_and_cold_starts_find_the_same():
     question = {"over": "preferences", "minimize": "jobs", "evaluations": 25, "solver": "gauss_seidel"}
-    warm, cold = (optimize("supermarket", SMALL, **question, warm=warm) for warm in (True, False))
+    warm, cold = (optimize("supermarket", SMALL | {"capacity": 2}, **question, warm=warm) for warm in (True, False))
     assert warm.best.values == cold.best.values
     assert warm.best.cost == pytest.approx(cold.best.cost, rel=1e-11)
     assert "imbalance" not in warm.best.measures  # its yardstick would be another for every candidate
