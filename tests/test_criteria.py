@@ -204,7 +204,7 @@ def test_an_infimum_that_is_not_attained_is_told(monkeypatch):
 
 
 def test_warm_and_cold_starts_find_the_same():
-    question = {"over": "preferences", "minimize": "jobs", "evaluations": 25, "solver": "gauss_seidel"}
+    question = {"over": "weights", "minimize": "jobs", "evaluations": 25, "solver": "gauss_seidel"}
     warm, cold = (optimize("supermarket", SMALL | {"capacity": 2}, **question, warm=warm) for warm in (True, False))
     assert warm.best.values == cold.best.values
     assert warm.best.cost == pytest.approx(cold.best.cost, rel=1e-11)
