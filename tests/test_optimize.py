@@ -237,7 +237,7 @@ def test_without_a_certificate_there_is_no_optimum():
 
 def test_a_candidate_without_an_answer_never_wins(monkeypatch):
     """The best point fails: it is reported, and the second best comes first."""
-    from ctmc.study import optimize as module
+    from ctmc.study import search as module
 
     honest = module.solve
 

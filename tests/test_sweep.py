@@ -142,7 +142,9 @@ def test_figure_2_of_the_paper(tmp_path):
     study = read_study(find_study("fork_join_figure2"))
     result = run_study(study, tmp_path / "figure.h5")
     assert not result.failed
-    free, best = (line_data(study.plots[0], result.rows)[""][name] for name in ("fastest_free_server", "best_thresholds"))
+    free, best = (
+        line_data(study.plots[0], result.rows)[""][name] for name in ("fastest_free_server", "best_thresholds")
+    )
     assert len(free) == len(best) == 26
     assert best[-1][0] == 2.6
     gaps = [above[1] - below[1] for above, below in zip(free, best, strict=True)]

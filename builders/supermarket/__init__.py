@@ -6,6 +6,7 @@ IJSPM 11(3/4), 2016, arXiv:1504.08150.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,6 +16,7 @@ import numpy as np
 
 import ctmc
 from builders.supermarket.checks import checked_arrivals, checked_servers
+from builders.supermarket.designs import YARDSTICK, preferences_design, split_design, weights_design
 from builders.supermarket.lattice import lattice_transitions
 from builders.supermarket.lumped_transitions import coded_transitions, largest_entries
 from builders.supermarket.lumping import ServerClasses, class_means, lumped_space, server_classes
@@ -32,6 +34,7 @@ from ctmc.model.recipe import code_is_allowed
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
 from ctmc.model.transitions import CodedTransitions, FloatTransitions
+from ctmc.study.continuous import Ordering
 
 _LEAST_GUESS = 1e-6
 Capacity = int | Sequence[int] | Literal["auto"]
@@ -46,7 +49,7 @@ class _Design:
     weights: np.ndarray
     limits: tuple[int, ...]
     arrival_rate: float
-    probabilities: list[list[Fraction]]
+    probabilities: tuple[tuple[Fraction, ...], ...]
     shares: np.ndarray
     space: Lattice
     classes: ServerClasses | None
@@ -254,6 +257,28 @@ def _balance(values: np.ndarray, states: np.ndarray) -> np.ndarray:
     return np.divide(own.min(axis=1), largest, out=np.ones(len(states)), where=largest != 0)
 
 
+def _ordering(**parameters: Any) -> Ordering | None:
+    """Return which server a job prefers at which queue lengths, of parameters that are checked as for the model.
+
+    None where something is missing, which the builder tells, or the capacities are not known yet.
+    """
+    given = {name: parameters.get(name, value) for name, value in _DEFAULTS.items()}
+    if any(value is inspect.Parameter.empty for value in given.values()) or not parameters.keys() <= _DEFAULTS.keys():
+        return None
+    if isinstance(given["capacity"], str):
+        return None
+    design = _design(**{name: given[name] for name in _DESIGN})
+    values = selection_table(given["selection"], design.limits, design.rates, design.preferences, design.weights)
+    keys = preference_keys(values, tie_rules(given["ties"]), design.rates, design.preferences)
+    order = range(len(values)) if design.classes is None else design.classes.order
+    servers = sorted(zip(order, values, strict=True), key=lambda pair: pair[0])
+    return Ordering(
+        key=np.concatenate(keys).tobytes(),
+        values=tuple(part for _, part in servers),
+        covers=("selection", "weights", "preferences"),
+    )
+
+
 def _resolve(
     capacity: Capacity,
     truncation_error: float | None,
@@ -398,3 +423,9 @@ supermarket.mean_field = "builders.supermarket.mean_field:mean_field"  # what `c
 supermarket.simulation = "builders.supermarket.simulation:simulate"
 supermarket.event_rates = ("arrival_rate", "service_rates")  # what `ctmc.sensitivity` differentiates by
 supermarket.held_decisions = held_decisions
+# what `ctmc optimize supermarket` takes and needs
+supermarket.designs = {"preferences": preferences_design, "split": split_design, "weights": weights_design}
+supermarket.ordering = _ordering
+supermarket.yardstick = YARDSTICK
+_DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(supermarket).parameters.items()}
+_DESIGN = tuple(inspect.signature(_design).parameters)

@@ -26,7 +26,7 @@ _ROWS = 64
 def lattice_transitions(
     space: Lattice,
     keys: np.ndarray,
-    probabilities: list[list[Fraction]],
+    probabilities: tuple[tuple[Fraction, ...], ...],
     arrival_rate: float,
     service_rates: np.ndarray,
 ) -> LatticeTransitions | None:

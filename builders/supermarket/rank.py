@@ -7,6 +7,7 @@ replacement is an extension.
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache
 from math import comb
 
 import numpy as np
@@ -48,7 +49,8 @@ def rank_probabilities(servers: int, choices: int, sampling: str) -> list[Fracti
     return [within[m + 1] - within[m] for m in range(servers)]
 
 
-def shared_probabilities(servers: int, choices: int, sampling: str) -> list[list[Fraction]]:
+@lru_cache(maxsize=16)  # a search asks for the same one for every candidate
+def shared_probabilities(servers: int, choices: int, sampling: str) -> tuple[tuple[Fraction, ...], ...]:
     """Return the table whose entry [better][tied] is the share of a server that `better` ones beat and `tied` ones,
     itself included, tie with: the average of k over the ranks that the tied group occupies.
 
@@ -58,13 +60,13 @@ def shared_probabilities(servers: int, choices: int, sampling: str) -> list[list
     '1/6'
     """
     within = best_within(servers, choices, sampling)
-    return [
-        [
+    return tuple(
+        tuple(
             (within[better + tied] - within[better]) / tied if tied and better + tied <= servers else Fraction(0)
             for tied in range(servers + 1)
-        ]
+        )
         for better in range(servers + 1)
-    ]
+    )
 
 
 def stability_notes(

@@ -228,8 +228,7 @@ class _Run:
                 f"{model.name}: {len(found.failed)} candidates have no certified answer, such as {candidate.point}: "
                 f"{candidate.message}"
             )
-        point = found.best.point
-        self.found[model.name] = {found.parameter: point[0] if found.scalar else list(point)}
+        self.found[model.name] = dict(found.best.values)
         return self.found[model.name]
 
     def row(self, name: str, problem: str, solver: str, status: str, message: str = "", **more: Any) -> Row:
