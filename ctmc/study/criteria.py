@@ -40,7 +40,7 @@ class Criterion:
     >>> import ctmc
     >>> queue = ctmc.build("birth_death", births=[1.0], deaths=[1.0])
     >>> criterion = Criterion(name="finite-time", horizon=2.0, initial=0)
-    >>> cost = Cost("state")
+    >>> cost = Cost("jobs")
     >>> value, _ = criterion.read(ctmc.solve(criterion.problem(queue, cost)), cost)
     >>> round(value, 12)  # (2 - (1 - exp(-4)) / 2) / 2
     0.75457890972

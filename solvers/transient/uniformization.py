@@ -53,7 +53,7 @@ class Uniformization:
     [[0.741043386716, 0.258956613284]]
     >>> spent = AccumulatedReward(chain, reward="state", initial=(0,), times=[.5], moments=2)
     >>> solve(spent, Uniformization()).value.round(10).ravel().tolist()
-    [0.0803477956, 0.0237970607]
+    [0.0803477956, 0.0237970608]
     """
 
     solves: ClassVar = (Transient, AccumulatedReward)
