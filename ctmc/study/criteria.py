@@ -43,7 +43,7 @@ class Criterion:
     >>> cost = Cost("jobs")
     >>> value, _ = criterion.read(ctmc.solve(criterion.problem(queue, cost)), cost)
     >>> round(value, 12)  # (2 - (1 - exp(-4)) / 2) / 2
-    0.75457890972
+    0.754578909722
     """
 
     name: str = "long-run"
