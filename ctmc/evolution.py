@@ -281,14 +281,18 @@ def _moments(
     weights, scale = [effective], 1.0
     if blocks > 1:
         require_memory("the moments", 8 * n * 8 * blocks, states=n)
-        scale = max(half * float(problem.times[-1]), largest_impulse(model, reward)) or 1.0
         alone = effective - impulse_rates(model, reward) if reward.has_impulses else effective
-        matrices = {}
+        matrices, earning = {}, np.abs(alone)
         if reward.has_impulses:
             matrices = {order: impulse_matrix(model, reward, order) for order in range(1, blocks)}
+            earning = earning + np.asarray(abs(matrices[1]).sum(axis=1)).ravel()
             weights += [impulse_rates(model, reward, order) for order in range(2, blocks + 1)]
         else:
             weights += [np.zeros(n)] * (blocks - 1)
+        # what may be earned up to the end, its mean not taken off: so couplings are about as small as 1 / time
+        scale = max(float(earning.max() * problem.times[-1]), largest_impulse(model, reward)) or 1.0
+        # so that no block of the start is much above 1
+        half = max(half, *(float(np.abs(weight).max()) / scale**k for k, weight in enumerate(weights)))
         # block k stands for the moment k + 1 backward, and for E[Phi^k; X] forward
         for k in range(1, blocks):
             power = k + 1 if begin is None else k

@@ -232,6 +232,21 @@ def test_the_bounds_of_distributions_and_expectations_hold(method, process):
     assert (np.abs(expected.value - exact) <= bound + 1e-12).all()
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("initial", [(1,), None])
+def test_hard_ones_among_the_random_chains(method, initial):
+    """Nothing happens before the horizon; and events that leave the state as it is are much faster than transitions."""
+    short = Generator.from_matrix([[0, 0.29], [0.007, 0]], rewards={"r": Reward(np.array([-2.5, -6.0]))})
+    busy = Reward(np.array([-0.12, -0.11]), impulse=np.array([0.2]), self_loops=np.array([0.5, 0.3]))
+    slow = Generator.from_matrix([[0, 0.0], [0.13, 0]], rewards={"r": busy})
+    for chain, times, moments, tolerance in ((short, [1.6e-4], 1, 1e-4), (slow, [0.4, 14.0], 3, 1e-10)):
+        problem = AccumulatedReward(chain, "r", initial, times, moments, tolerance)
+        solution = ctmc.solve(problem, method)
+        exact = ctmc.contract.Case("", problem).known()
+        bound = solution.error_bound[..., None] if initial is None else solution.error_bound
+        assert (np.abs(solution.value - exact) <= bound + 1e-12 * np.maximum(1, np.abs(exact))).all()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

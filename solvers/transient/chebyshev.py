@@ -159,7 +159,7 @@ class Chebyshev:
         factors = np.where(np.arange(len(longest)) == 0, 1.0, 2.0)
         ring[0] = y
         last, begin, end = 0, 0, 1  # the last term made; terms that are not added yet stand in ring[begin:end]
-        goal = int(np.argmax(longest <= allowed))
+        goal = max(int(np.argmax(longest <= allowed)), 1)  # the bound needs two terms
         while True:
             while end < len(ring) and last < goal:
                 last, end = last + 1, end + 1
