@@ -133,11 +133,7 @@ class AccumulatedReward(Summarised):
     tolerance: float = 1e-10
 
     def __post_init__(self) -> None:
-        _check_model(self.model, (Generator,))
-        _check_tolerance(self.tolerance)
-        _set_initial(self, own=False)
-        _set_rewards(self)
-        _check_moments(self)
+        _check_moments_of_chain(self)
         object.__setattr__(self, "times", checked_times(self.times))
 
     def _summary(self) -> tuple[str, Rows]:
@@ -180,11 +176,7 @@ class DiscountedReward(Summarised):
     tolerance: float = 1e-10
 
     def __post_init__(self) -> None:
-        _check_model(self.model, (Generator,))
-        _check_tolerance(self.tolerance)
-        _set_initial(self, own=False)
-        _set_rewards(self)
-        _check_moments(self)
+        _check_moments_of_chain(self)
         given = self.discount
         if isinstance(given, bool) or not isinstance(given, int | float | np.number) or not 0 < given < np.inf:
             raise ModelError(f"discount is {given!r}; allowed is a positive number, per unit of time.")
@@ -227,10 +219,7 @@ class FirstPassage(Summarised):
     tolerance: float = 1e-10
 
     def __post_init__(self) -> None:
-        _check_model(self.model, (Generator,))
-        _check_tolerance(self.tolerance)
-        _set_initial(self, own=False)
-        _check_moments(self)
+        _check_moments_of_chain(self)
 
     @cached_property
     def target_states(self) -> np.ndarray:
@@ -401,7 +390,13 @@ def reward_name(text: str) -> str:
     return text.partition("[")[0].strip()
 
 
-def _check_moments(problem: Any) -> None:
+def _check_moments_of_chain(problem: Any) -> None:
+    """Check what all questions about moments share: the model, the tolerance, the start, the rewards, and how many moments."""
+    _check_model(problem.model, (Generator,))
+    _check_tolerance(problem.tolerance)
+    _set_initial(problem, own=False)
+    if hasattr(problem, "reward"):
+        _set_rewards(problem)
     given = problem.moments
     if isinstance(given, bool) or not isinstance(given, int | np.integer) or not 1 <= given <= 8:
         raise ModelError(f"moments is {given!r}; allowed is a whole number from 1 to 8.")

@@ -85,7 +85,7 @@ def test_a_warm_start_pays():
 
 
 def test_it_begins_again_where_the_recursion_breaks_down(monkeypatch):
-    import solvers.stationary.bicgstab as module
+    import solvers._bicgstab as module
 
     monkeypatch.setattr(module, "BREAKDOWN", 0.02)  # a cosine that comes up every few steps
     problem = ctmc.Stationary(heterogeneous(3, 6, 0.8))
@@ -95,7 +95,7 @@ def test_it_begins_again_where_the_recursion_breaks_down(monkeypatch):
 
 
 def test_a_recursion_that_never_gets_anywhere_ends():
-    import solvers.stationary.bicgstab as module
+    import solvers._bicgstab as module
 
     before = module.BREAKDOWN
     module.BREAKDOWN = 2.0

@@ -9,6 +9,8 @@ import pytest
 import scipy.special
 import scipy.stats
 from scipy.linalg import expm
+from transient_gallery import exact as reference
+from transient_gallery import random_rates
 
 import ctmc
 from ctmc.errors import ModelError
@@ -20,41 +22,12 @@ from ctmc.solution import Status
 from solvers.transient.uniformization import Uniformization
 
 
-def random_rates(rng, size, decades=0.0):
-    rates = np.where(rng.random((size, size)) < 0.4, 10 ** rng.uniform(-decades, 0, (size, size)), 0.0)
-    np.fill_diagonal(rates, 0.0)
-    return rates
-
-
 def generator(rates):
     return np.asarray(rates) - np.diag(np.sum(rates, axis=1))
 
 
 def solved(rates, times, initial=(0,), **options):
     return ctmc.solve(Transient(Generator.from_matrix(rates), initial, times, **options), "uniformization")
-
-
-def reference(rates, begin, time):
-    """The distribution from a matrix exponential whose rounding errors are far below those that are tested.
-
-    The doubled powers are non-negative throughout (of the uniformised kernel, never of the generator), so nothing cancels.
-    """
-    rates = np.asarray(rates, dtype=np.longdouble)
-    size = len(rates)
-    exits = rates.sum(axis=1)
-    q = max(float(exits.max()), 1e-300)
-    halvings = max(0, math.ceil(math.log2(max(q * time, 1e-300))) + 1)
-    mean = np.longdouble(q) * np.longdouble(time) / 2**halvings
-    kernel = rates / np.longdouble(q) + np.diag(1 - exits / np.longdouble(q))
-    term, total = np.eye(size, dtype=np.longdouble), np.zeros((size, size), dtype=np.longdouble)
-    for k in range(1, 40):
-        total += term
-        term = term @ kernel * mean / k
-    total *= np.exp(-mean)
-    for _ in range(halvings):
-        total = total @ total
-        total /= total.sum(axis=1, keepdims=True)
-    return np.asarray(begin @ total, dtype=float)
 
 
 # ---- right answers -----------------------------------------------------------------------------------------------------------

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from scipy.sparse import csr_array, diags_array
-from scipy.sparse.linalg import LinearOperator, gmres
-from threadpoolctl import threadpool_limits
 
 from ctmc.equation import Equation
 from ctmc.model.generator import Generator
@@ -18,6 +15,7 @@ from ctmc.model.stopped import rates_between
 from ctmc.problem import FirstPassage
 from ctmc.solution import Outcome
 from ctmc.trace import Trace
+from solvers._gmres import cycle
 from solvers._options import check_count
 
 
@@ -100,26 +98,8 @@ class AbsorptionKrylov:
             scaled = residual[inside] / scale
             change = np.empty(count)
             first = scaled[own] if halves is None else scaled[own] + out @ scaled[other]
-            change[own], steps = self._cycle(operator, first, 0.5 * problem.tolerance, trace)
+            most = min(self.restart, self.max_iterations - trace.iteration)
+            change[own], steps = cycle(operator, first, 0.5 * problem.tolerance, most)
             if halves is not None:
                 change[other] = scaled[other] + back @ change[own]
             x = np.maximum(x + change * scale / exits, least)
-
-    def _cycle(
-        self, operator: Callable[[np.ndarray], np.ndarray], residual: np.ndarray, target: float, trace: Trace
-    ) -> tuple[np.ndarray, int]:
-        """Return the correction of one restart, and its number of steps."""
-        steps = 0
-
-        def count(norm: float) -> None:
-            nonlocal steps
-            steps += 1
-
-        n = len(residual)
-        cycle = min(self.restart, n, self.max_iterations - trace.iteration)
-        with threadpool_limits(limits=1, user_api="blas"):  # vector work: more threads only wait for each other
-            correction, _ = gmres(
-                LinearOperator((n, n), matvec=lambda u: operator(u.ravel())), residual, rtol=0, atol=target,
-                restart=cycle, maxiter=1, callback=count, callback_type="pr_norm",
-            )  # fmt: skip
-        return correction, max(steps, 1)

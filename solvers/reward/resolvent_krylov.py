@@ -15,7 +15,7 @@ from ctmc.problem import DiscountedReward
 from ctmc.solution import Outcome
 from ctmc.threads import limited_threads
 from ctmc.trace import Trace
-from solvers._bicgstab import BREAKDOWN, LOOK, advance, room_for_sums, step_back
+from solvers._bicgstab import LOOK, corrections
 from solvers._options import check_count
 from solvers.reward._resolvent import Resolvent, resolvent
 
@@ -87,28 +87,14 @@ class ResolventKrylov:
         Returns the steps not yet recorded, and whether the trace said stop.
         """
         r = half.residual(y)
-        shadow, p, v, t = r.copy(), r.copy(), np.empty(half.size), np.empty(half.size)
-        sums = room_for_sums(half.size)
-        square = rho = float(r @ r)
+        square = float(r @ r)
         if not square > 0:
             return 1, False
         per_norm = float(np.abs(r).max()) / size / square**0.5
         steps = 0
-        while trace.iteration + steps < self.max_iterations:
-            with_shadow, _, v_square, _ = half.difference(p, shadow, v)
-            if not abs(with_shadow) > BREAKDOWN * (v_square * square) ** 0.5:
-                return max(steps, 1), False
-            alpha = rho / with_shadow
-            step_back(r, alpha, v)
-            with_shadow, with_r, t_square, shadow_with_r = half.difference(r, shadow, t)
-            omega = with_r / t_square if t_square > 0 else 0.0
-            next_rho = shadow_with_r - omega * with_shadow
-            beta = next_rho / rho * (alpha / omega) if omega else 0.0
-            advance(y, p, r, t, v, alpha, omega, beta, sums)
-            rho, square = next_rho, float(sums.sum())
+        for left in corrections(half.difference, y, r, square):
+            square = left
             steps += 1
-            if not (omega and rho and np.isfinite(square)):
-                return steps, False
             if per_norm * square**0.5 <= trace.tolerance or steps == LOOK:
                 low, high = half.spread(r)
                 defect = (high / 2 - low / 2) / size
@@ -120,4 +106,6 @@ class ResolventKrylov:
                 ):
                     return 0, True
                 steps = 0
-        return steps, False
+            if trace.iteration + steps >= self.max_iterations:
+                break
+        return max(steps, 1), False

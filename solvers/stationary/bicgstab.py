@@ -12,7 +12,7 @@ from ctmc.model.memory import require_memory
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome
 from ctmc.trace import Trace
-from solvers._bicgstab import BREAKDOWN, LOOK, advance, room_for_sums, step_back
+from solvers._bicgstab import LOOK, corrections
 from solvers._options import check_count
 from solvers._polish import answer
 from solvers._reduction import Reduction, reduction
@@ -78,28 +78,12 @@ class Bicgstab:
 
         `residual` comes in as x - step(x), with its square, and is used up.  Returns the steps not yet recorded, and whether the trace said stop.
         """
-        n = half.size
         r = np.negative(residual, out=residual)
-        shadow, p, v, t = r.copy(), r.copy(), np.empty(n), np.empty(n)
-        sums = room_for_sums(n)
-        rho = square
         per_norm = half.defect(r, x) / square**0.5
         steps = 0
-        while trace.iteration + steps < self.max_iterations:
-            with_shadow, _, v_square, _ = half.difference(p, shadow, v)
-            if not abs(with_shadow) > BREAKDOWN * (v_square * square) ** 0.5:
-                return max(steps, 1), False
-            alpha = rho / with_shadow
-            step_back(r, alpha, v)
-            with_shadow, with_r, t_square, shadow_with_r = half.difference(r, shadow, t)
-            omega = with_r / t_square if t_square > 0 else 0.0
-            next_rho = shadow_with_r - omega * with_shadow
-            beta = next_rho / rho * (alpha / omega) if omega else 0.0
-            advance(x, p, r, t, v, alpha, omega, beta, sums)
-            rho, square = next_rho, float(sums.sum())
+        for left in corrections(half.difference, x, r, square):
+            square = left
             steps += 1
-            if not (omega and rho and np.isfinite(square)):
-                return steps, False
             if per_norm * square**0.5 <= tolerance or steps == LOOK:
                 defect = half.defect(r, x)
                 if defect <= tolerance:
@@ -108,4 +92,6 @@ class Bicgstab:
                 if trace.finished(defect, iterate=x, limit=self.max_iterations, iterations=steps):
                     return 0, True
                 steps = 0
-        return steps, False
+            if trace.iteration + steps >= self.max_iterations:
+                break
+        return max(steps, 1), False

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy.sparse.linalg import LinearOperator, gmres
-from threadpoolctl import threadpool_limits
 
 from ctmc.certificate import imbalance
 from ctmc.model.generator import Generator
@@ -16,6 +13,7 @@ from ctmc.model.memory import require_memory
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome
 from ctmc.trace import Trace
+from solvers._gmres import cycle
 from solvers._kernels import cleared
 from solvers._options import check_between, check_choice, check_count
 from solvers._polish import answer
@@ -89,7 +87,8 @@ class Gmres:
         while not trace.finished(imbalance(flow, pi, chain), iterate=pi, limit=self.max_iterations, iterations=steps):
             # ||r||_1 <= sqrt(n) ||r||_2, and the defect is relative to the flow
             target = 0.5 * problem.tolerance * float(pi @ chain.exit_rates) / chain.size**0.5
-            correction, steps = self._cycle(lambda y: -chain.forward(apply(y)), flow, target, trace)
+            most = min(self.restart, self.max_iterations - trace.iteration)
+            correction, steps = cycle(lambda y: -chain.forward(apply(y)), flow, target, most)
             pi = cleared(chain, pi + apply(correction))
             flow = chain.forward(pi)
         return Outcome(pi, trace.status, trace.history)
@@ -103,27 +102,9 @@ class Gmres:
             # the defect and the norm of a residual fall together
             norm = float(np.linalg.norm(residual))
             target = 0.3 * problem.tolerance * norm / half.defect(residual, p)
-            correction, steps = self._cycle(lambda y: y - half.step(y), residual, target, trace)
+            most = min(self.restart, self.max_iterations - trace.iteration)
+            correction, steps = cycle(lambda y: y - half.step(y), residual, target, most)
             p += correction
             half.step(p, out=residual)
             residual -= p
         return Outcome(answer(half, p, trace, problem.tolerance), trace.status, trace.history)
-
-    def _cycle(
-        self, operator: Callable[[np.ndarray], np.ndarray], residual: np.ndarray, target: float, trace: Trace
-    ) -> tuple[np.ndarray, int]:
-        """Return the correction of one restart, and its number of steps."""
-        steps = 0
-
-        def count(norm: float) -> None:
-            nonlocal steps
-            steps += 1
-
-        n = len(residual)
-        cycle = min(self.restart, n, self.max_iterations - trace.iteration)
-        with threadpool_limits(limits=1, user_api="blas"):  # vector work: more threads only wait for each other
-            correction, _ = gmres(
-                LinearOperator((n, n), matvec=lambda y: operator(y.ravel())), residual, rtol=0, atol=target,
-                restart=cycle, maxiter=1, callback=count, callback_type="pr_norm",
-            )  # fmt: skip
-        return correction, max(steps, 1)
