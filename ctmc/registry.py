@@ -290,6 +290,18 @@ def problem_class(name: str) -> Any:
     return PROBLEMS[name]
 
 
+def problem_name(kind: type) -> str:
+    """Return the name of a problem class on the command line, in studies and in files.
+
+    Examples
+    --------
+    >>> from ctmc.problem import AccumulatedReward
+    >>> problem_name(AccumulatedReward)
+    'accumulated-reward'
+    """
+    return snake_case(kind.__name__).replace("_", "-")
+
+
 def build(name: str, **parameters: Any) -> Any:
     """Build a model: the same as calling the builder's function.
 

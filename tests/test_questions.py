@@ -145,7 +145,7 @@ def test_a_target_that_may_be_missed_is_said_plainly(run):
     code, out, err = run("solve", "market.h5", "--problem", "first-passage", *arguments)
     assert code == 0, err
     assert "Infinite: the target is reached with probability 0.42352" in out
-    stored = storage.load_solution("market.solutions/first_passage-absorption_elimination.h5")
+    stored = storage.load_solution("market.solutions/first-passage-absorption_elimination.h5")
     assert np.isinf(stored.value).all()
     assert (stored.target, stored.avoid) == ("queue_length[0] >= 3", "queue_length[1] >= 3")
 

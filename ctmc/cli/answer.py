@@ -251,7 +251,7 @@ def _save(question: Question, solution: Any) -> tuple[str | None, CTMCError | No
 
     if not question.save or not can_be_saved(solution):
         return None, None
-    problem = registry.snake_case(type(solution.problem).__name__)
+    problem = registry.problem_name(type(solution.problem))
     name = f"{problem}-{registry.snake_case(solution.solver.partition('(')[0])}"
     try:
         return str(save_solution(question.file, solution, name if solution.converged else f"{name}-unfinished")), None

@@ -94,7 +94,7 @@ def _solvers() -> list[dict[str, Any]]:
         rows.append(
             {
                 "name": name,
-                "problem": ", ".join(registry.snake_case(problem.__name__) for problem in kind.solves),
+                "problem": ", ".join(registry.problem_name(problem) for problem in kind.solves),
                 "needs": ", ".join(need.__name__ for need in needs),
                 "options": options,
                 "description": f"({missing}) {summary}" if missing else summary,

@@ -52,7 +52,7 @@ def solution_facts(solution: Any, default: bool) -> dict[str, Any]:
 
     problem = solution.problem
     return {
-        "problem": registry.snake_case(type(problem).__name__),
+        "problem": registry.problem_name(type(problem)),
         "solver": registry.snake_case(solution.solver.partition("(")[0]),
         "solver_options": solution.solver,
         "default_solver": default,

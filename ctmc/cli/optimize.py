@@ -199,12 +199,10 @@ def _report(builder: str, found: Any, seconds: float, show: int, plot: str | Non
         what = f"the {'greatest' if found.maximize else 'least'} of all points"
     else:
         what = "a local optimum"
-    looked = f"{found.evaluations:,} evaluations, " if len(found.candidates) < found.evaluations else ""
-    of = "" if looked else f" of {found.points:,}"
-    ruled = f"{found.ruled_out:,} ruled out by bounds, " if not looked else ""
-    out.news(
-        f"{found.method}: {looked}{len(found.candidates):,}{of} points solved, {ruled}{seconds:.1f} s; the first row is {what}."
-    )
+    solved = f"{len(found.candidates):,} of {found.points:,} points solved, {found.ruled_out:,} ruled out by bounds"
+    if any(candidate.cube for candidate in found.candidates):  # where routing is the same nothing is solved again
+        solved = f"{found.evaluations:,} points looked at, {len(found.candidates):,} solved"
+    out.news(f"{found.method}: {solved}, {seconds:.1f} s; the first row is {what}.")
     return int(code)
 
 

@@ -39,7 +39,7 @@ class StoredSolution:
     model_hash : str
         Content hash of its model.
     problem : str
-        Such as 'stationary' or 'accumulated_reward'.
+        Such as 'stationary' or 'accumulated-reward'.
     tolerance, defect, seconds : float
     status : Status
     reason, solver : str
@@ -154,7 +154,7 @@ def save_solution(
         raise ModelError(
             "a solution of a LevelDependentQBD cannot be saved: its model is a function; allowed are those of models with a file."
         )
-    problem = registry.snake_case(type(solution.problem).__name__)
+    problem = registry.problem_name(type(solution.problem))
     solver = registry.snake_case(solution.solver.partition("(")[0])
     name = f"{problem}-{solver}" if name is None else name
     if not re.fullmatch(r"[\w.,=()' -]{1,200}", name) or name.startswith("."):
