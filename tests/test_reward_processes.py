@@ -214,6 +214,10 @@ def test_the_reported_bounds_hold(method, process):
     # the matrix exponential that it is compared with is right to rounding of its largest entry
     slack = 1e-12 * np.maximum(1.0, np.abs(exact).max(axis=tuple(range(1, exact.ndim)), keepdims=True))
     assert (np.abs(solution.value - exact) <= bound + slack).all()
+    if moments > 1:
+        bound = solution.variance_bounds[:, None] if initial is None else solution.variance_bounds
+        slack = 1e-12 * max(1.0, np.abs(exact[1]).max())
+        assert (np.abs(solution.variances - (exact[1] - exact[0] ** 2)) <= bound + slack).all()
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -245,6 +249,9 @@ def test_hard_ones_among_the_random_chains(method, initial):
         exact = ctmc.contract.Case("", problem).known()
         bound = solution.error_bound[..., None] if initial is None else solution.error_bound
         assert (np.abs(solution.value - exact) <= bound + 1e-12 * np.maximum(1, np.abs(exact))).all()
+    # hardly an event is expected, so that the moments of all orders are alike
+    soon = ctmc.solve(AccumulatedReward(slow, "r", initial, [1e-4], moments=3), method)
+    assert (soon.error_bound <= 1e-12).all()
 
 
 @pytest.mark.parametrize(

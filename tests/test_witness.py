@@ -128,6 +128,47 @@ def test_rounding_floor():
     assert witnessed(problem, p + np.array([2e-6, -2e-6]), integrals).status is Status.INACCURATE
 
 
+EARNING = Generator.from_matrix(
+    WALK, rewards={"pay": Reward(np.array([1.0, -2.0, 5.0]), impulse=np.array([1.0, 2.0, -1.0, 0.5, 3.0]))}
+)
+
+
+@pytest.mark.parametrize("initial", [(0,), None])
+@pytest.mark.parametrize("time", [0.2, 6.0])
+def test_couplings_amplify_no_more_than_they_are_said_to(initial, time):
+    """||exp(A t)|| of the whole equation, from the dense matrix, in the norm of the equation."""
+    (evolution,) = evolutions(AccumulatedReward(EARNING, "pay", initial, [time], 3))
+    size = evolution.start.size
+    images = np.array([evolution.change(unit.reshape(evolution.start.shape)).ravel() for unit in np.eye(size)])
+    whole = expm(images * time)
+    # rows of `whole` are the images of single units: forward those of mass 1, backward columns of the map
+    norm = np.abs(whole).sum(axis=0 if evolution.backward else 1).max()
+    assert 1.3 < norm <= evolution.amplification(time) < 20 * norm
+    for part in (0.3 * time, 0.01 * time):
+        dense = np.abs(expm(images * part))
+        assert dense.sum(axis=0 if evolution.backward else 1).max() <= evolution.amplification(part)
+
+
+@pytest.mark.parametrize("initial", [(0,), None])
+@pytest.mark.parametrize("moments", [1, 2, 3])
+@pytest.mark.parametrize("time", [0.01, 7.0])
+def test_errors_cover_what_is_wrong_with_an_integral(initial, moments, time):
+    """The integral off by time x error in any one place changes no number by more than is said, and some by a good part of it."""
+    (evolution,) = evolutions(AccumulatedReward(EARNING, "pay", initial, [time], moments))
+    reading, error, shape = evolution.reading, 1e-3, evolution.start.shape
+    nothing = np.zeros(shape)
+    plain = reading.read(nothing, nothing, time, evolution.backward)
+    largest = np.zeros(moments)
+    for place in np.ndindex(shape):
+        wrong = nothing.copy()
+        wrong[place] = time * error
+        change = np.abs(reading.read(nothing, wrong, time, evolution.backward) - plain)
+        largest = np.maximum(largest, change.max(axis=-1) if evolution.backward else change)
+    said = reading.errors(error, time)
+    assert (largest <= said * (1 + 1e-12)).all()
+    assert (said <= 4 * largest).all()
+
+
 @pytest.mark.parametrize("initial", [(0,), None])
 @pytest.mark.parametrize("moments", [1, 2, 3])
 def test_moments(initial, moments):
