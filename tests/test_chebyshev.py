@@ -121,6 +121,15 @@ def test_options_do_not_change_the_answer(first_step, rate_factor):
     assert np.abs(solution.value[0] - exact).sum() <= solution.error_bound + 1e-12
 
 
+def test_steps_between_the_times():
+    """Many steps before the first time: what is spent up to there, from every state and from one, adds up."""
+    chain = queue(2, 6)
+    for initial in (None, (0, 0)):
+        problem = AccumulatedReward(chain, "jobs", initial, [60.0])
+        short, long = (ctmc.solve(problem, Chebyshev(first_step=step)) for step in (4.0, 1e5))
+        np.testing.assert_allclose(short.value, long.value, rtol=1e-9)
+
+
 def test_many_times_share_steps():
     chain = queue(3, 5)
     times = np.linspace(0, 20, 101)

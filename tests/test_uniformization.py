@@ -240,6 +240,13 @@ def test_memory_is_asked_for_first():
         ctmc.solve(Transient(problem.model, (0,), problem.times, reward="state"), "uniformization")
 
 
+def test_errors_of_earlier_times_count_at_later_ones():
+    model = Generator.from_matrix(random_rates(np.random.default_rng(467), 12) + np.diag(np.ones(11), 1))
+    solution = ctmc.solve(Transient(model, (0,), np.linspace(0.5, 6, 32), reward="state"), "uniformization")
+    assert (np.diff(solution.error_bound) >= 0).all()
+    assert solution.error_bound[-1] > 2 * solution.error_bound[0]  # four groups of times
+
+
 # ---- the bound -----------------------------------------------------------------------------------------------------------------
 
 
