@@ -240,6 +240,15 @@ def test_memory_is_asked_for_first():
         ctmc.solve(Transient(problem.model, (0,), problem.times, reward="state"), "uniformization")
 
 
+@pytest.mark.parametrize("times", [[1e5], [5e4, 1e5]])
+def test_sums_of_many_terms_are_compensated(times):
+    """A hundred thousand terms that hardly change are rounded the same way again and again."""
+    rates = [[0, 1.0, 0, 0], [0.7, 0, 3e-6, 0], [0, 2e-6, 0, 0.9], [0, 0, 1.0, 0]]
+    solution = solved(rates, times)
+    assert solution.products > 100_000
+    assert solution.defect < 2e-11  # 2e-10 without
+
+
 def test_errors_of_earlier_times_count_at_later_ones():
     model = Generator.from_matrix(random_rates(np.random.default_rng(467), 12) + np.diag(np.ones(11), 1))
     solution = ctmc.solve(Transient(model, (0,), np.linspace(0.5, 6, 32), reward="state"), "uniformization")
