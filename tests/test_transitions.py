@@ -87,6 +87,30 @@ def test_all_forms_have_the_same_products_sweeps_and_structure(limits):
             np.testing.assert_allclose(sum(other.transitions.into(j)[1]), sum(model.transitions.into(j)[1]), rtol=1e-13)
 
 
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("limits", [(5,), (3, 4, 2), (2, 25, 9), (3, 2, 40, 11)], ids=str)
+def test_a_step_of_a_recurrence_and_the_sums_it_adds_to(limits, backward):
+    """factor x Q + keep x + weight previous, and multiples of x and of it added to one sum or two, in every form."""
+    model = box(limits)
+    matrix = model.to_scipy()
+    rng = np.random.default_rng(33)
+    x, previous, first, second = rng.random((4, model.size))
+    mix = np.array([0.3, -1.2, 2.0, 0.7])
+    step = 0.25 * (matrix @ x if backward else matrix.T @ x) + 1.5 * x - 0.8 * previous
+    for form in (model, model.written_out(), model.written_out().coded()):
+        for many in (0, 2, 4):
+            sums = [first.copy(), second.copy()]
+            given = (mix[:many], *sums) if many else None
+            found = form.recurrence(
+                x, factor=0.25, keep=1.5, previous=previous, weight=-0.8, backward=backward, sums=given
+            )
+            np.testing.assert_allclose(found, step, rtol=1e-12, atol=1e-12)
+            wanted = first + (mix[0] * x + mix[1] * step if many else 0)
+            np.testing.assert_allclose(sums[0], wanted, rtol=1e-12, atol=1e-12)
+            wanted = second + (mix[2] * x + mix[3] * step if many == 4 else 0)
+            np.testing.assert_allclose(sums[1], wanted, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("limits", SHAPES, ids=str)
 def test_a_step_on_one_color_is_two_steps_of_the_jump_chain(limits):
     model = box(limits)
