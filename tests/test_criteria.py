@@ -13,7 +13,7 @@ from builders.supermarket.selection import selection_table
 from ctmc.cli import main
 from ctmc.cli.optimize import CRITERION_NAMES
 from ctmc.errors import CTMCError, ModelError
-from ctmc.study.continuous import simplex_coordinates, simplex_point, ties_of
+from ctmc.study.continuous import simplex_coordinates, simplex_design, simplex_point, ties_of
 from ctmc.study.cost import Cost
 from ctmc.study.criteria import CRITERIA, Criterion
 from ctmc.study.optimize import optimize
@@ -138,19 +138,21 @@ def test_maximizing_the_balance_is_minimizing_the_imbalance():
     ("criterion", "kind"),
     [
         ({"criterion": "finite-time", "horizon": 3.0}, "accumulated"),
-        ({"criterion": "discounted", "discount": 0.5}, "discounted"),
+        ({"criterion": "discounted", "discount": 0.2}, "discounted"),
     ],
 )
 def test_weights_by_the_criteria_over_time(criterion, kind):
     found = optimize(
-        "supermarket", JUDGED | {"capacity": 2}, "weights", "imbalance", evaluations=12, initial=(0, 1, 2), **criterion
-    )
+        "supermarket", JUDGED | {"capacity": 2}, "weights", "imbalance + 0.1 * jobs", evaluations=12, initial=(0, 1, 2),
+        **criterion,
+    )  # fmt: skip
     weights = found.best.values["weights"]
     model = ctmc.build("supermarket", **SMALL | {"capacity": 2}, selection="weighted", weights=weights)
-    generator, reward = model.to_scipy().toarray(), yardstick(model.space.states(np.arange(model.size)), 2)
+    states = model.space.states(np.arange(model.size))
+    generator, reward = model.to_scipy().toarray(), yardstick(states, 2) + 0.1 * states.sum(axis=1)
     start = int(model.space.index((0, 1, 2)))
     if kind == "discounted":
-        exact = np.linalg.solve(0.5 * np.eye(model.size) - generator, reward)[start]
+        exact = np.linalg.solve(0.2 * np.eye(model.size) - generator, reward)[start]
     else:
         from scipy.linalg import expm
 
@@ -158,7 +160,8 @@ def test_weights_by_the_criteria_over_time(criterion, kind):
         augmented[:-1, :-1], augmented[:-1, -1] = generator, reward
         exact = expm(3.0 * augmented)[start, -1]
     assert found.best.cost == pytest.approx(exact, abs=1e-9)
-    assert found.best.measures[f"{kind}(imbalance)"] == found.best.cost
+    parts = [found.best.measures[f"{kind}({name})"] for name in ("imbalance", "jobs")]
+    assert found.best.cost == pytest.approx(parts[0] + 0.1 * parts[1], rel=1e-14)
 
 
 def test_both_sides_of_a_tie_differ_and_are_told():
@@ -170,6 +173,12 @@ def test_both_sides_of_a_tie_differ_and_are_told():
     for side in found.sides:
         assert side.on_tie > found.best.cost
         assert not side.better
+        k, weights = int(side.parameter[-2]), list(best)
+        weights[k] = side.at + side.direction * 1e-6
+        behind = (1 - sum(weights[: k + 1])) / sum(weights[k + 1 :])
+        weights[k + 1 :] = [behind * weight for weight in weights[k + 1 :]]  # those keep their proportions
+        assert side.beyond == pytest.approx(imbalance_of(selection="weighted", weights=weights), abs=1e-9)
+    assert any(abs(side.beyond - side.on_tie) > 1e-5 for side in found.sides)
     for tie in found.ties:
         (i, x), (j, y) = tie.first, tie.second
         mu = (3, 2, 1)
@@ -224,6 +233,42 @@ def test_the_yardstick_does_not_move_unless_that_is_asked_for():
         spread = np.divide(largest - values.min(axis=1), largest, out=np.zeros(9), where=largest > 0)
         assert one.cost == pytest.approx(float(ctmc.solve(ctmc.Stationary(model)).value @ spread), abs=1e-12)
     assert abs(fixed.candidates[0].cost - moving.candidates[0].cost) > 1e-3
+
+
+def test_the_yardstick_is_that_of_the_rates_as_given():
+    """The total differs from that of the rates as given, so no candidate has the yardstick's rates."""
+    queue = {"service_rates": [3, 1], "arrival_rate": 2, "choices": 2, "capacity": 2, "measured_by": "weighted"}
+    found = optimize("supermarket", queue, "split", "imbalance", total_rate=9, evaluations=12)
+    for one in found.candidates[:4]:
+        model = ctmc.build("supermarket", **queue | {"service_rates": one.values["service_rates"]})
+        values = model.space.states(np.arange(9)) / 3 + np.array([1 / 9, 1 / 3]) + 2 / 3
+        spread = 1 - values.min(axis=1) / values.max(axis=1)
+        assert one.cost == pytest.approx(float(ctmc.solve(ctmc.Stationary(model)).value @ spread), abs=1e-12)
+
+
+def test_a_split_may_be_the_worst():
+    queue = {"service_rates": [2, 2], "arrival_rate": 1.5, "choices": 1, "capacity": 3}
+    found = optimize("supermarket", queue, "split", maximize="jobs", evaluations=60)
+    assert found.best.cost >= max(one.cost for one in found.candidates) - 1e-9
+    assert found.best.cost > 1.2 * 2 * jobs_of(0.75, 2, 3)
+
+
+def test_a_share_is_never_below_the_least():
+    design = simplex_design("preferences", 3, total=6.0, least=0.1)
+    for u in ((0.0, 0.0), (1.0, 0.5), (0.0, 1.0), (0.3, 0.8)):
+        numbers = design.value(u)
+        assert min(numbers) >= 0.6 * (1 - 1e-12)
+        assert sum(numbers) == pytest.approx(6, abs=1e-12)
+    assert design.value((1.0, 0.5))[0] == pytest.approx(6 * 0.8, abs=1e-12)
+
+
+def test_what_always_ties_is_no_tie_of_the_best():
+    """Servers 0 and 1 are equal, and tie at equal lengths whatever the weights."""
+    queue = JUDGED | {"service_rates": [2, 2, 1], "capacity": 2}
+    found = optimize("supermarket", queue, "weights", "imbalance", evaluations=60)
+    assert found.ties
+    assert not [tie for tie in found.ties if {tie.first[0], tie.second[0]} == {0, 1} and tie.first[1] == tie.second[1]]
+    assert ties_of([np.array([1.0, 1.0]), np.array([3.0, 4.0])], 0.1) == []  # a server does not tie with itself
 
 
 def test_the_map_to_the_simplex_and_back():
