@@ -17,6 +17,7 @@ from ctmc.model.parameters import positive_rate, positive_rates, whole_number
 from ctmc.model.products import compiled, compiled_parallel
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
+from ctmc.model.streamed import is_streaming, made
 from ctmc.model.transitions import FloatTransitions
 
 _CHUNK = 1 << 14
@@ -120,22 +121,27 @@ def tandem_network(
     size, entries = space.size, _entries(limits, total_capacity)
     # finished arrays, exit rates and their check sum, and the coordinates where each chunk begins
     wide = 4 if size <= np.iinfo(np.int32).max else 8
-    require_memory(
-        "the tandem network",
-        (8 + wide) * entries + 24 * size + 8 * len(speeds) * (size // _CHUNK + 1),
-        states=size,
-        entries=entries,
-    )
+    if not is_streaming():
+        require_memory(
+            "the tandem network",
+            (8 + wide) * entries + 24 * size + 8 * len(speeds) * (size // _CHUNK + 1),
+            states=size,
+            entries=entries,
+        )
     most = space.counts.shape[1] - 2  # the total, or the sum of the limits of a box
-    starts = space.states(np.arange(0, size, _CHUNK))
-    indptr = np.zeros(size + 1, dtype=np.int64)
     tops = np.array(limits)
-    _count(starts, tops, most, indptr)
-    np.cumsum(indptr, out=indptr)
-    sources = np.empty(entries, dtype=np.int32 if wide == 4 else np.int64)
-    rates = np.empty(entries)
-    _fill(starts, tops, most, space.counts, space.below, speeds, arrivals, indptr, sources, rates)
-    return Generator(space, FloatTransitions(indptr, sources, rates), initial=distribution(space, [0] * len(limits)))
+
+    def rows(begin: int, end: int) -> FloatTransitions:
+        starts = space.states(np.arange(begin, end, _CHUNK))
+        indptr = np.zeros(end - begin + 1, dtype=np.int64)
+        _count(starts, tops, most, indptr)
+        np.cumsum(indptr, out=indptr)
+        sources = np.empty(indptr[-1], dtype=np.int32 if wide == 4 else np.int64)
+        rates = np.empty(indptr[-1])
+        _fill(begin, starts, tops, most, space.counts, space.below, speeds, arrivals, indptr, sources, rates)
+        return FloatTransitions(indptr, sources, rates)
+
+    return Generator(space, made(size, rows, entries, block=_CHUNK), initial=distribution(space, [0] * len(limits)))
 
 
 tandem_network.event_rates = ("arrival_rate", "service_rates")  # what `ctmc.sensitivity` differentiates by
@@ -155,7 +161,7 @@ def _advance(state: Any, limits: Any, left: Any) -> Any:
 
 @compiled_parallel
 def _count(starts: Any, limits: Any, most: Any, indptr: Any) -> None:
-    """Set indptr[j + 1] to the number of transitions into state j.  Moves 8 bytes a state."""
+    """Set indptr[j + 1] to the number of transitions into state j, counted from the first chunk.  Moves 8 bytes a state."""
     stations = limits.size
     size = indptr.size - 1
     for chunk in numba.prange(len(starts)):
@@ -175,6 +181,7 @@ def _count(starts: Any, limits: Any, most: Any, indptr: Any) -> None:
 
 @compiled_parallel
 def _fill(
+    first: int,
     starts: Any,
     limits: Any,
     most: Any,
@@ -186,7 +193,7 @@ def _fill(
     sources: Any,
     rates: Any,
 ) -> None:
-    """Write the transitions into each state, sources ascending.  Moves 12 bytes an entry.
+    """Write the transitions into each state from the first on, sources ascending.  Moves 12 bytes an entry.
 
     A state's position is the sum over i of below[i, room + 1] - below[i, room + 1 - state[i]], with `room` what the total
     leaves before coordinate i and below the running sums of counts[1:].  Of a job that moves from i to i + 1 two terms
@@ -212,14 +219,14 @@ def _fill(
                 rates[k] = arrival_rate
                 k += 1
             if state[last] < limits[last] and left > 0:  # a departure, from one job more at the last station
-                sources[k] = j + 1
+                sources[k] = first + j + 1
                 rates[k] = speeds[last]
                 k += 1
             room = left
             for i in range(last - 1, -1, -1):  # a move from i to i + 1; the smaller i, the later the source
                 room += state[i + 1]
                 if state[i] < limits[i] and state[i + 1] > 0:
-                    sources[k] = j + counts[i + 1, room + 1] - counts[i + 2, room + 1]
+                    sources[k] = first + j + counts[i + 1, room + 1] - counts[i + 2, room + 1]
                     rates[k] = speeds[i]
                     k += 1
             left = _advance(state, limits, left)

@@ -16,6 +16,7 @@ import numpy as np
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
 from ctmc.model.products import compiled, exit_sums
+from ctmc.model.streamed import StreamedTransitions
 from ctmc.model.transitions import NO_CODES, LatticeTransitions, Slab, rate_at
 from solvers._kernels import sweep
 
@@ -119,7 +120,7 @@ class Multilevel:
     Parameters
     ----------
     chain : Generator
-        A lattice is written out as coded rows.
+        A lattice, or what is streamed, is written out as coded rows.
     part_of : ndarray of int32, shape (n,), optional
         First parts; by default pairs.
     eliminated : int
@@ -131,8 +132,8 @@ class Multilevel:
     def __init__(
         self, chain: Generator, part_of: np.ndarray | None = None, *, eliminated: int = 300, depth: int = 40
     ) -> None:
-        lattice = isinstance(chain.transitions, LatticeTransitions)
-        self.chain = chain.once("coded", chain.coded) if lattice else chain
+        slabwise = isinstance(chain.transitions, LatticeTransitions | StreamedTransitions)
+        self.chain = chain.once("coded", chain.coded) if slabwise else chain
         self.given = part_of
         self.eliminated, self.depth = eliminated, depth
         self._kept: list[tuple[np.ndarray, int]] = []

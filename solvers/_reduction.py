@@ -29,7 +29,9 @@ from ctmc.model.lattice_products import (
     summing,
 )
 from ctmc.model.products import compiled, compiled_parallel
+from ctmc.model.streamed import StreamedTransitions
 from ctmc.model.transitions import LatticeTransitions, begin_digits, count_up, rate_at
+from solvers._colors import gather_color, numbered, put_color, take_color
 
 _ROWS = 256
 _CHUNK = 1 << 12
@@ -95,7 +97,7 @@ class Reduction(ABC):
 
 
 def reduction(chain: Generator) -> Reduction:
-    """Return the chain's reduction; it holds a copy of the rates, sorted by color.
+    """Return the chain's reduction; it holds a copy of the rates, sorted by color, unless they are streamed.
 
     Examples
     --------
@@ -109,7 +111,9 @@ def reduction(chain: Generator) -> Reduction:
     """
     if isinstance(chain.transitions, LatticeTransitions):
         return _LatticeHalves(chain)
-    return _Whole(chain) if chain.coloring is None else _Halves(chain)
+    if chain.coloring is None:
+        return _Whole(chain)
+    return _StreamedHalves(chain) if isinstance(chain.transitions, StreamedTransitions) else _Halves(chain)
 
 
 class _Whole(Reduction):
@@ -127,7 +131,8 @@ class _Whole(Reduction):
         return p / p.sum()
 
     def _step(self, p: np.ndarray, out: np.ndarray) -> None:
-        gather_over_exits(*next(self.chain.row_slabs()), self.exit_rates, p, out)
+        for slab in self.chain.row_slabs():
+            gather_over_exits(*slab, self.exit_rates, p, out)
 
 
 class _Halves(Reduction):
@@ -153,6 +158,39 @@ class _Halves(Reduction):
     def _step(self, p: np.ndarray, out: np.ndarray) -> None:
         gather_over_exits(0, *self._rows[1], self._exits[1], p, self._other)
         gather_over_exits(0, *self._rows[0], self._exits[0], self._other, out)
+
+
+class _StreamedHalves(Reduction):
+    """Rows that come slab by slab, in one pass for each color."""
+
+    def __init__(self, chain: Generator) -> None:
+        self.chain = chain
+        assert chain.coloring is not None
+        ones = int(np.count_nonzero(chain.coloring))
+        self._colors = chain.once("numbered_colors", lambda: numbered(chain.coloring))
+        self.size, self._other = chain.size - ones, np.empty(ones)
+        self.exit_rates = self.restrict(chain.exit_rates)
+
+    def restrict(self, pi: np.ndarray) -> np.ndarray:
+        p = np.empty(self.size)
+        take_color(*self._colors, 0, pi, p)
+        return p
+
+    def expand(self, p: np.ndarray) -> np.ndarray:
+        self._gather(1, p, self._other)
+        pi = np.empty(self.chain.size)
+        put_color(*self._colors, 0, p, pi)
+        put_color(*self._colors, 1, self._other, pi)
+        pi /= pi.sum()
+        return pi
+
+    def _step(self, p: np.ndarray, out: np.ndarray) -> None:
+        self._gather(1, p, self._other)
+        self._gather(0, self._other, out)
+
+    def _gather(self, color: int, x: np.ndarray, out: np.ndarray) -> None:
+        for slab in self.chain.row_slabs():
+            gather_color(*slab, *self._colors, color, self.chain.exit_rates, x, out)
 
 
 class _LatticeHalves(Reduction):
@@ -264,10 +302,11 @@ def copy_rows(
 def gather_over_exits(
     begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, exit_rates: Any, x: Any, out: Any
 ) -> None:
-    """Set out_j = sum_i x_i rate(i, j) / q_j.  Moves 12 bytes an entry."""
-    for j in numba.prange(out.size):
+    """Set out_j = sum_i x_i rate(i, j) / q_j for the states j of a slab.  Moves 12 bytes an entry."""
+    for row in numba.prange(indptr.size - 1):
+        j = np.uint64(begin) + np.uint64(row)
         total = 0.0
-        for k in range(indptr[j], indptr[j + 1]):
+        for k in range(indptr[row], indptr[row + 1]):
             total += x[sources[k]] * rate_at(codes, rates, k)
         out[j] = total / exit_rates[j]
 

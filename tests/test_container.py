@@ -799,7 +799,7 @@ def forged_manifest(text: bytes) -> Callable[[Path], None]:
 
     def change(path: Path) -> None:
         path.write_bytes(b"")
-        container._write_file(path, KIND, {}, text, {}, {}, None)
+        container._write_file(path, KIND, {}, text, {}, Stream(), {}, None)
 
     return change
 

@@ -29,7 +29,17 @@ ROOMS = (
     "__main__",
 )
 MODEL = (
-    *("memory", "parameters", "summary", "state_space", "transitions", "lattice_products", "products", "distribution"),
+    *(
+        "memory",
+        "parameters",
+        "summary",
+        "state_space",
+        "transitions",
+        "lattice_products",
+        "streamed",
+        "products",
+        "distribution",
+    ),
     "random_streams",
     *("reward", "predicate", "communication", "recipe"),
     *(

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -18,12 +19,12 @@ import ctmc
 from builders.supermarket.checks import checked_arrivals, checked_servers
 from builders.supermarket.designs import YARDSTICK, preferences_design, split_design, weights_design
 from builders.supermarket.lattice import lattice_transitions
-from builders.supermarket.lumped_transitions import coded_transitions, largest_entries
+from builders.supermarket.lumped_transitions import largest_entries, lumped_rows
 from builders.supermarket.lumping import ServerClasses, class_means, lumped_space, server_classes
 from builders.supermarket.rank import shared_probabilities, stability_notes
 from builders.supermarket.response_time import response_time
 from builders.supermarket.selection import Selection, held_decisions, preference_keys, selection_table, tie_rules
-from builders.supermarket.transitions import transitions
+from builders.supermarket.transitions import BLOCK, transitions
 from builders.supermarket.truncation import find_capacity
 from ctmc.errors import ModelError
 from ctmc.model.distribution import distribution
@@ -33,7 +34,7 @@ from ctmc.model.parameters import whole_number
 from ctmc.model.recipe import code_is_allowed
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
-from ctmc.model.transitions import CodedTransitions, FloatTransitions
+from ctmc.model.streamed import is_streaming, made
 from ctmc.study.continuous import Ordering
 
 _LEAST_GUESS = 1e-6
@@ -400,23 +401,22 @@ def supermarket(
     space, size, begin = design.space, design.space.size, [0] * len(design.rates)
     if design.classes is not None:
         entries = largest_entries(space)
-        require_memory("the lumped supermarket model", 6 * entries + 40 * size, states=size, entries=entries)
-        indptr, sources, codes, values = coded_transitions(space, keys, design.shares, design.rates)
-        if codes.dtype.itemsize > 2:
-            return Generator(
-                space, FloatTransitions(indptr, sources, values[codes]), initial=distribution(space, begin)
-            )
-        return Generator(space, CodedTransitions(indptr, sources, codes, values), initial=distribution(space, begin))
+        if not is_streaming():
+            require_memory("the lumped supermarket model", 6 * entries + 40 * size, states=size, entries=entries)
+        rows, number = lumped_rows(space, keys, design.shares, design.rates)
+        return Generator(space, made(size, rows, number, block=BLOCK), initial=distribution(space, begin))
     # in a box a share 1 / (K + 1) of the states lies on each face; a total cap only takes more away
     entries = int(2 * size * sum(limit / (limit + 1) for limit in design.limits))
     if space.total is None:
-        require_memory("the supermarket model", (len(design.rates) + 8) * size, states=size, entries=entries)
+        if not is_streaming():
+            require_memory("the supermarket model", (len(design.rates) + 8) * size, states=size, entries=entries)
         found = lattice_transitions(space, keys, design.probabilities, design.arrival_rate, design.rates)
         if found is not None:
             return Generator(space, found, initial=distribution(space, begin))
-    require_memory("the supermarket model", 5 * entries + 40 * size, states=size, entries=entries)
-    rows = transitions(space, keys, design.shares, design.rates)
-    return Generator(space, rows, initial=distribution(space, begin))
+    if not is_streaming():
+        require_memory("the supermarket model", 5 * entries + 40 * size, states=size, entries=entries)
+    rows = partial(transitions, space, keys, design.shares, design.rates)
+    return Generator(space, made(size, rows, block=BLOCK), initial=distribution(space, begin))
 
 
 supermarket.mean_field = "builders.supermarket.mean_field:mean_field"  # what `ctmc mean-field supermarket` shows

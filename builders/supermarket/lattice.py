@@ -17,6 +17,7 @@ import numpy as np
 
 from ctmc.model.products import compiled, compiled_parallel
 from ctmc.model.state_space import Lattice
+from ctmc.model.streamed import StreamedTransitions, made_lattice
 from ctmc.model.transitions import LatticeTransitions, begin_digits, count_up
 
 _ROWS = 64
@@ -29,7 +30,7 @@ def lattice_transitions(
     probabilities: tuple[tuple[Fraction, ...], ...],
     arrival_rate: float,
     service_rates: np.ndarray,
-) -> LatticeTransitions | None:
+) -> LatticeTransitions | StreamedTransitions | None:
     """Return the transitions, or None where the weights need more than 16 bits.
 
     Parameters
@@ -50,26 +51,34 @@ def lattice_transitions(
         return None
     numbers = np.array([[int(share * denominator) for share in row] for row in probabilities], dtype=np.int64)
     sides = np.array(space.limits, dtype=np.int64) + 1
-    weights = np.empty((servers, space.size), dtype=np.uint8 if most <= 255 else np.uint16)
-    _fill(sides, space.strides, keys.astype(np.int32), numbers.astype(weights.dtype), weights)
+    kind = np.dtype(np.uint8 if most <= 255 else np.uint16)
+
+    def weights(begin: int, end: int) -> np.ndarray:
+        found = np.empty((servers, end - begin), dtype=kind)
+        _fill(begin // sides[-1], sides, space.strides, keys.astype(np.int32), numbers.astype(kind), found)
+        return found
+
     departures = np.repeat(service_rates[:, None], int(sides.max()), axis=1)
-    return LatticeTransitions(weights, np.array([arrival_rate / denominator]), departures, sides, space.strides)
+    unit = np.array([arrival_rate / denominator])
+    return made_lattice(space.size, weights, unit, departures, sides, space.strides)
 
 
 @compiled_parallel
-def _fill(sides: Any, strides: Any, keys: Any, numbers: Any, weights: Any) -> None:
-    """Write the weights.  Moves one or two bytes a server and state."""
+def _fill(first: Any, sides: Any, strides: Any, keys: Any, numbers: Any, weights: Any) -> None:
+    """Write the weights of the states from a row on.  Moves one or two bytes a server and state."""
     rows = weights.shape[1] // sides[sides.size - 1]
     for block in numba.prange((rows + _ROWS - 1) // _ROWS):
         low = np.int64(block) * _ROWS
-        _fill_rows(sides, strides, keys, numbers, weights, low, min(low + _ROWS, rows))
+        _fill_rows(first, sides, strides, keys, numbers, weights, low, min(low + _ROWS, rows))
 
 
 @compiled
-def _fill_rows(sides: Any, strides: Any, keys: Any, numbers: Any, weights: Any, begin: Any, end: Any) -> None:
+def _fill_rows(
+    first: Any, sides: Any, strides: Any, keys: Any, numbers: Any, weights: Any, begin: Any, end: Any
+) -> None:
     last = sides.size - 1
     width = sides[last]
-    digits = begin_digits(begin * width, sides, strides)
+    digits = begin_digits((first + begin) * width, sides, strides)
     better, tied = np.empty(width, dtype=np.int64), np.empty(width, dtype=np.int64)
     for row in range(begin, end):
         a = row * width

@@ -9,6 +9,7 @@ come from the lattice's table of ranks, in which one coordinate changes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,8 @@ import numpy as np
 from builders.supermarket.transitions import BLOCK
 from ctmc.model.products import compiled, compiled_parallel
 from ctmc.model.state_space import Lattice
-from ctmc.model.transitions import unsigned
+from ctmc.model.streamed import SLAB_STATES, is_streaming
+from ctmc.model.transitions import CodedTransitions, FloatTransitions, unsigned
 
 
 def largest_entries(space: Lattice) -> int:
@@ -38,10 +40,12 @@ def largest_entries(space: Lattice) -> int:
     return 2 * min(arrivals, space.size * sum(min(length, limit, different) for length, limit in kinds))
 
 
-def coded_transitions(
+def lumped_rows(
     space: Lattice, keys: np.ndarray, shares: np.ndarray, service_rates: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return (indptr, sources, codes, values) of all transitions by destination; entry k has the rate values[codes[k]].
+) -> tuple[Callable[[int, int], FloatTransitions | CodedTransitions], int]:
+    """Return a function that makes the transitions into the states begin .. end - 1, and the number of all transitions.
+
+    Rates are coded, all ranges with the same values in ascending order, unless there are more than 65,536 different ones.
 
     Parameters
     ----------
@@ -52,24 +56,26 @@ def coded_transitions(
     shares : ndarray, shape (M + 1, M + 1)
         Arrival rate at a server, by the number of better and of tied servers.
     service_rates : ndarray, shape (M,)
-
-    Returns
-    -------
-    indptr : ndarray of int64, shape (n + 1,)
-    sources : ndarray of int32 or int64, shape (entries,)
-    codes : ndarray of uint8, uint16 or uint32, shape (entries,)
-        The narrowest type that takes all different rates.
-    values : ndarray of float64
-        Different rates, ascending.
     """
-    starts = space.states(np.arange(0, space.size, BLOCK)).view(np.uint64)
     limits = np.array(space.limits, dtype=np.uint64)
     firsts = np.repeat(space.firsts, space.classes).astype(np.uint64)
     total = np.uint64(sum(space.limits) if space.total is None else space.total)
-    indptr = np.zeros(space.size + 1, dtype=np.int64)
     used = np.zeros((*shares.shape, max(space.classes) + 1), dtype=np.uint8)
-    _count(starts, limits, firsts, total, keys, shares, indptr, used)
-    np.cumsum(indptr, out=indptr)
+
+    def starts(begin: int, end: int) -> np.ndarray:
+        return np.asarray(space.states(np.arange(begin, end, BLOCK)).view(np.uint64))
+
+    def counted(begin: int, end: int) -> np.ndarray:
+        indptr = np.zeros(end - begin + 1, dtype=np.int64)
+        _count(starts(begin, end), limits, firsts, total, keys, shares, indptr, used)
+        return np.cumsum(indptr, out=indptr)
+
+    size = space.size
+    whole = None if is_streaming() else counted(0, size)
+    if whole is None:
+        entries = sum(int(counted(a, min(a + SLAB_STATES, size))[-1]) for a in range(0, size, SLAB_STATES))
+    else:
+        entries = int(whole[-1])
     # One code for each different rate: of the arrivals that occur, and of one and more servers of a class that complete.
     multiples = np.arange(used.shape[2])
     better, tied, times = np.nonzero(used)
@@ -80,13 +86,20 @@ def coded_transitions(
     of_arrivals = np.zeros(used.shape, dtype=narrow)
     of_arrivals[better, tied, times] = places[: len(arrivals)]
     of_services = places[len(arrivals) :].reshape(services.shape).astype(narrow)
-    sources = np.empty(indptr[-1], dtype=np.int32 if space.size <= np.iinfo(np.int32).max else np.int64)
-    codes = np.empty(indptr[-1], dtype=narrow)
-    _fill(
-        starts, limits, firsts, total, space.total is not None, space.ranks.view(np.uint64), keys, shares,
-        of_arrivals, of_services, unsigned(indptr), unsigned(sources), codes,
-    )  # fmt: skip
-    return indptr, sources, codes, values
+
+    def rows(begin: int, end: int) -> FloatTransitions | CodedTransitions:
+        indptr = counted(begin, end) if whole is None else whole
+        sources = np.empty(indptr[-1], dtype=np.int32 if size <= np.iinfo(np.int32).max else np.int64)
+        codes = np.empty(indptr[-1], dtype=narrow)
+        _fill(
+            begin, starts(begin, end), limits, firsts, total, space.total is not None, space.ranks.view(np.uint64), keys,
+            shares, of_arrivals, of_services, unsigned(indptr), unsigned(sources), codes,
+        )  # fmt: skip
+        if narrow.itemsize > 2:
+            return FloatTransitions(indptr, sources, values[codes])
+        return CodedTransitions(indptr, sources, codes, values)
+
+    return rows, entries
 
 
 # Everything below counts in unsigned numbers: Numba's test for negative indices would cost a factor of two.
@@ -161,7 +174,9 @@ def _advance(state: Any, limits: Any, firsts: Any, total: Any, filled: Any) -> A
 def _count(
     starts: Any, limits: Any, firsts: Any, total: Any, keys: Any, shares: Any, counts: Any, used: Any
 ) -> None:  # fmt: skip
-    """Set counts[y + 1] to the number of transitions into each state y, and mark which arrival rates occur."""
+    """Set counts[y + 1] to the number of transitions into each state y, counted from the first block, and mark which
+    arrival rates occur.
+    """
     n = np.uint64(counts.size - 1)
     for block in numba.prange(starts.shape[0]):
         state = starts[block].copy()
@@ -189,7 +204,7 @@ def _count(
 
 @compiled_parallel
 def _fill(
-    starts: Any, limits: Any, firsts: Any, total: Any, capped: bool, ranks: Any, keys: Any, shares: Any,
+    begin: Any, starts: Any, limits: Any, firsts: Any, total: Any, capped: bool, ranks: Any, keys: Any, shares: Any,
     of_arrivals: Any, of_services: Any, indptr: Any, sources: Any, codes: Any,
 ) -> None:  # fmt: skip
     """Write sources and codes.  Moves 5 bytes an entry."""
@@ -204,7 +219,8 @@ def _fill(
         after_less, after_more = np.zeros(m, dtype=np.uint64), np.zeros(m, dtype=np.uint64)
         filled = state.sum()
         first = np.uint64(block * BLOCK)
-        for y in range(first, min(first + np.uint64(BLOCK), n)):
+        for place in range(first, min(first + np.uint64(BLOCK), n)):
+            y = np.uint64(begin) + place
             if capped:
                 room, less, more = total - filled, _NONE, _NONE
                 for step in range(m):
@@ -215,7 +231,7 @@ def _fill(
                     less += ranks[i, min(room + _ONE, total), x] - ranks[i, room, x]
                     more += ranks[i, max(room, _ONE) - _ONE, x] - ranks[i, room, x]
             runs = _find_runs(state, firsts, keys, begins, members, run_keys)
-            k = indptr[y]
+            k = indptr[place]
             for r in range(runs):
                 length = state[begins[r]]
                 if length > _NONE:

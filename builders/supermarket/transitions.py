@@ -21,8 +21,10 @@ BLOCK = 4096
 """States per block of work."""
 
 
-def transitions(space: Lattice, keys: np.ndarray, shares: np.ndarray, service_rates: np.ndarray) -> CodedTransitions:
-    """Return all transitions by destination, coded: a supermarket of any size has a few dozen different rates.
+def transitions(
+    space: Lattice, keys: np.ndarray, shares: np.ndarray, service_rates: np.ndarray, begin: int, end: int
+) -> CodedTransitions:
+    """Return the transitions into some states, coded: a supermarket of any size has a few dozen different rates.
 
     Parameters
     ----------
@@ -32,11 +34,13 @@ def transitions(space: Lattice, keys: np.ndarray, shares: np.ndarray, service_ra
     shares : ndarray, shape (M + 1, M + 1)
         Arrival rate at a server, by the number of better and of tied servers.
     service_rates : ndarray, shape (M,)
+    begin, end : int
+        The states are begin .. end - 1.
     """
-    firsts = space.states(np.arange(0, space.size, BLOCK))
+    firsts = space.states(np.arange(begin, end, BLOCK))
     limits = np.array(space.limits, dtype=np.int64)
     total = int(limits.sum()) if space.total is None else space.total
-    indptr = np.zeros(space.size + 1, dtype=np.int64)
+    indptr = np.zeros(end - begin + 1, dtype=np.int64)
     _count(firsts, limits, total, keys, shares, indptr)
     np.cumsum(indptr, out=indptr)
     narrow = np.int32 if space.size <= np.iinfo(np.int32).max else np.int64
@@ -76,7 +80,7 @@ def _advance(state: Any, limits: Any, total: int, filled: int) -> int:
 
 @compiled_parallel
 def _count(firsts: Any, limits: Any, total: int, keys: Any, shares: Any, counts: Any) -> None:
-    """Set counts[y + 1] to the number of transitions into each state y."""
+    """Set counts[y + 1] to the number of transitions into each state y, counted from the first block."""
     n, flat = counts.size - 1, shares.ravel()
     for block in numba.prange(firsts.shape[0]):
         state = firsts[block].copy()

@@ -14,6 +14,7 @@ from scipy.sparse import csc_array, csgraph, csr_array
 
 from ctmc.errors import ModelError
 from ctmc.model import lattice_products, products
+from ctmc.model.streamed import StreamedTransitions
 from ctmc.model.transitions import LatticeTransitions
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Classes:
 
 
 def classes(model: Generator) -> Classes:
-    """Find the strongly connected classes.
+    """Find the strongly connected classes; of what is streamed the recurrent ones, and all transient states as one.
 
     Examples
     --------
@@ -71,6 +72,8 @@ def classes(model: Generator) -> Classes:
         return Classes(np.zeros(n, dtype=np.int32), 1, np.zeros(1, dtype=np.int64))
     if all(products.entered_from_before(*slab, left) for slab in model.row_slabs()) and left[1:].all():
         return Classes(np.zeros(n, dtype=np.int32), 1, np.zeros(1, dtype=np.int64))
+    if isinstance(transitions, StreamedTransitions):
+        return _classes_by_passes(model)
     indptr, sources = model.indptr, model.sources
     # The transposed graph has the same classes, and one byte an entry is enough for its weights.
     graph = csc_array((np.ones(len(sources), dtype=np.int8), sources, indptr), shape=(n, n)).T
@@ -84,6 +87,32 @@ def classes(model: Generator) -> Classes:
     np.minimum.at(first_state, class_of, np.arange(n))
     recurrent = np.flatnonzero(~transient)
     return Classes(class_of, int(count), recurrent[np.argsort(first_state[recurrent])])
+
+
+def _classes_by_passes(model: Generator) -> Classes:
+    """Find the recurrent classes by passes over the slabs; all transient states count as one class.
+
+    From any state one goes on to what it reaches but what does not lead back, until everything leads back: a recurrent class.
+    """
+    n = model.size
+    class_of = np.full(n, -1, dtype=np.int32)
+    found: list[int] = []
+    leads_to_one = np.zeros(n, dtype=bool)
+    while not leads_to_one.all():
+        state = int(np.argmin(leads_to_one))
+        while True:
+            reached = reachable(model, np.array([state]))
+            leading = reachable(model, np.array([state]), backward=True)
+            beyond = reached & ~leading
+            if not beyond.any():
+                break
+            state = int(np.argmax(beyond))
+        class_of[reached] = len(found)
+        found.append(int(np.argmax(reached)))
+        leads_to_one |= leading
+    transient = class_of < 0
+    class_of[transient] = len(found)
+    return Classes(class_of, len(found) + bool(transient.any()), np.argsort(found))
 
 
 _PASSES = 64

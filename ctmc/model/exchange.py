@@ -16,6 +16,7 @@ from scipy.sparse import coo_array, csgraph
 from ctmc.model.generator import Generator
 from ctmc.model.products import compiled, compiled_parallel
 from ctmc.model.state_space import Lattice
+from ctmc.model.streamed import StreamedTransitions
 from ctmc.model.transitions import LatticeTransitions, begin_digits, count_up, rate_at
 
 _BLOCK = 1 << 12
@@ -78,7 +79,7 @@ def parts(chain: Generator, pi: np.ndarray, threshold: float) -> np.ndarray:
     end: Any
     while count > 1:
         throughput = throughputs(chain.exit_rates, pi, part_of, count)
-        if count <= _FEW:
+        if count <= _FEW and not isinstance(chain.transitions, StreamedTransitions):  # whose single rows are dear
             begin, end = _along_ridges(chain, pi, part_of, tops, threshold * throughput)
         else:
             best, target = np.full(count, -1.0), np.arange(count)

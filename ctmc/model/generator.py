@@ -18,8 +18,17 @@ from ctmc.model.memory import format_size, require_memory
 from ctmc.model.recipe import Recipe
 from ctmc.model.reward import Reward, check_rewards, variable_rewards
 from ctmc.model.state_space import Lattice, StateSpace, Variable
+from ctmc.model.streamed import StreamedTransitions, sum_streamed_lattice
 from ctmc.model.summary import Rows, Summarised
-from ctmc.model.transitions import CodedTransitions, FloatTransitions, LatticeTransitions, Slab, Transitions, nbytes
+from ctmc.model.transitions import (
+    CodedTransitions,
+    FloatTransitions,
+    LatticeTransitions,
+    Slab,
+    Transitions,
+    nbytes,
+    slab_rates,
+)
 
 if TYPE_CHECKING:
     from ctmc.model.phase_type import PhaseType
@@ -63,9 +72,9 @@ class Generator(Summarised):
     ----------
     space : StateSpace
         The states and their order.
-    transitions : FloatTransitions, CodedTransitions or LatticeTransitions
+    transitions : FloatTransitions, CodedTransitions, LatticeTransitions or StreamedTransitions
         The positive rates by destination, per the user's unit of time, in one of the stored forms of
-        `ctmc.model.transitions`.
+        `ctmc.model.transitions`, or as rows that are never all in memory.
     exit_rates : ndarray of float64, shape (n,), optional
         Total rate out of each state; computed when not given.
     initial : Distribution, optional
@@ -100,7 +109,7 @@ class Generator(Summarised):
     """
 
     space: StateSpace
-    transitions: Transitions
+    transitions: Transitions | StreamedTransitions
     exit_rates: np.ndarray = _ExitRates()  # type: ignore[assignment]
     initial: Distribution | None = None
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -117,10 +126,12 @@ class Generator(Summarised):
     )  # structure found once, shared by copies with the same transitions
 
     def __post_init__(self) -> None:
-        if not isinstance(self.transitions, FloatTransitions | CodedTransitions | LatticeTransitions):
+        if not isinstance(
+            self.transitions, FloatTransitions | CodedTransitions | LatticeTransitions | StreamedTransitions
+        ):
             raise ModelError(
-                f"transitions is a {type(self.transitions).__name__}; allowed are FloatTransitions, CodedTransitions and "
-                "LatticeTransitions."
+                f"transitions is a {type(self.transitions).__name__}; allowed are FloatTransitions, CodedTransitions, "
+                "LatticeTransitions and StreamedTransitions."
             )
         n = self.space.size
         if isinstance(self.transitions, LatticeTransitions):
@@ -129,31 +140,40 @@ class Generator(Summarised):
                     "lattice transitions need a state space that is a box without a cap on the total and without ordered classes."
                 )
             self.transitions.check(self.space.limits, n)
+        elif isinstance(self.transitions, StreamedTransitions):
+            self.transitions.check(n)
         else:
             self._check_rows(self.transitions)
         given = self.__dict__["exit_rates"]
         if given is not None:
             if given.shape != (n,) or given.dtype != np.float64:
                 raise ModelError(f"exit rates have shape {given.shape}; allowed is ({n},) float64.")
-            sums = self._sum_rates()
-            bad = ~(np.abs(given - sums) <= 1e-12 * sums)
-            if bad.any():
-                i = int(np.argmax(bad))
-                raise ModelError(
-                    f"the exit rate of state {self._name(i)} is {given[i]!r}, but its rates sum to {sums[i]!r}."
-                )
+            if not isinstance(self.transitions, StreamedTransitions):  # looked at by who reads or makes the rows
+                self.check_exit_rates(self._sum_rates())
             given.flags.writeable = False
-        elif not isinstance(self.transitions, LatticeTransitions):
+        elif not isinstance(self.transitions, LatticeTransitions | StreamedTransitions):
             self.exit_rates  # noqa: B018  # found now, and whether they are finite
         self._check_names()
         for array in self.transitions:
             array.flags.writeable = False
+
+    def check_exit_rates(self, sums: np.ndarray) -> None:
+        """Raise `ModelError` unless the exit rates are these sums of the rates out of each state, to rounding."""
+        given = self.exit_rates
+        bad = ~(np.abs(given - sums) <= 1e-12 * sums)
+        if bad.any():
+            i = int(np.argmax(bad))
+            raise ModelError(
+                f"the exit rate of state {self._name(i)} is {given[i]!r}, but its rates sum to {sums[i]!r}."
+            )
 
     def _sum_rates(self) -> np.ndarray:
         """Return the total rate out of each state."""
         sums = np.zeros(self.size)
         if isinstance(self.transitions, LatticeTransitions):
             lattice_products.sum_rates(*self.transitions, sums)
+        elif isinstance(self.transitions, StreamedTransitions) and self.transitions.lattice is not None:
+            sum_streamed_lattice(self.transitions, sums)
         else:
             for slab in self.transitions.slabs():
                 products.exit_sums(*slab, sums)
@@ -191,13 +211,14 @@ class Generator(Summarised):
         else:
             kind, where = products.first_fault(indptr, sources, np.broadcast_to(1.0, entries))
         if kind:
-            self._refuse(rows, kind, where)
+            self.refuse_slab(next(rows.slabs()), kind, where)
 
-    def _refuse(self, rows: FloatTransitions | CodedTransitions, kind: int, where: int) -> None:
+    def refuse_slab(self, slab: Slab, kind: int, where: int) -> None:
+        """Raise `ModelError` for what `products.first_fault` found in a slab."""
         if kind == 1:
-            raise ModelError(f"indptr decreases after state {self._name(where)}.")
-        target = int(np.searchsorted(rows.indptr, where, side="right")) - 1
-        source = int(rows.sources[where])
+            raise ModelError(f"indptr decreases after state {self._name(slab.begin + where)}.")
+        target = slab.begin + int(np.searchsorted(slab.indptr, np.uint64(where), side="right")) - 1
+        source = int(slab.sources[where : where + 1].view(f"i{slab.sources.itemsize}")[0])
         into = f"of the transition into state {self._name(target)} (entry {where})"
         if kind == 2:
             raise ModelError(f"the source {into} is {source}; allowed is 0 to {self.size - 1}.")
@@ -209,7 +230,7 @@ class Generator(Summarised):
             raise ModelError(
                 f"state {self._name(target)} has a transition to itself (entry {where}); it has no effect, leave it out."
             )
-        rate = float(rows.rates[where]) if isinstance(rows, FloatTransitions) else float("nan")
+        rate = float(slab.rates[where])
         raise ModelError(
             f"the rate from state {self._name(source)} to state {self._name(target)} is {rate!r}; "
             "allowed are positive, finite rates."
@@ -370,23 +391,28 @@ class Generator(Summarised):
         if isinstance(self.transitions, LatticeTransitions):
             departures = sum(self.size // (limit + 1) * limit for limit in self.transitions.sides - 1)
             return int(departures) + int(sum(np.count_nonzero(row) for row in self.transitions.weights))
+        if isinstance(self.transitions, StreamedTransitions):
+            return self.transitions.entries
         return len(self.transitions.sources)
 
     def most_transitions_out(self) -> np.ndarray:
         """Return the number of transitions out of each state, shape (n,); for a lattice the most that there can be."""
         if isinstance(self.transitions, LatticeTransitions):
             return np.broadcast_to(2 * len(self.transitions.sides), self.size)
-        return np.bincount(self.transitions.sources, minlength=self.size)
+        counts = np.zeros(self.size, dtype=np.int64)
+        for slab in self.row_slabs():
+            products.count_sources(*slab, counts)
+        return counts
 
     def most_transitions_in(self) -> np.ndarray:
         """Return the number of transitions into each state, shape (n,); for a lattice the most that there can be."""
         if isinstance(self.transitions, LatticeTransitions):
             return np.broadcast_to(2 * len(self.transitions.sides), self.size)
-        return np.asarray(np.diff(self.transitions.indptr))
+        return np.concatenate([np.diff(slab.indptr.astype(np.int64)) for slab in self.row_slabs()])
 
     @property
     def representation(self) -> str:
-        """The stored form: 'float64 CSR', 'value-coded CSR' or 'lattice'."""
+        """The stored form: 'float64 CSR', 'value-coded CSR', 'lattice', or how rows are streamed."""
         return self.transitions.name
 
     @property
@@ -431,7 +457,7 @@ class Generator(Summarised):
                 count = int(slab.indptr[-1])
                 indptr[slab.begin + 1 : slab.begin + len(slab.indptr)] = slab.indptr[1:] + np.uint64(done)
                 sources[done : done + count] = slab.sources[:count]
-                rates[done : done + count] = slab.rates[:count]
+                rates[done : done + count] = slab_rates(slab, slice(count))
                 done += count
             rows = FloatTransitions(indptr, sources, rates)
         for array in rows:
@@ -540,11 +566,11 @@ class Generator(Summarised):
                 runs = self.once("runs", lambda: lattice_products.runs(rows, halved=False))
                 lattice_products.flat_product(runs, rows.weights, float(rows.unit[0]), *others)
         elif backward:
-            products.backward(*next(self.row_slabs()), *others)
-        elif len(self.transitions.sources) <= products.FEW_ENTRIES:
-            products.forward_on_one_thread(*next(self.row_slabs()), *others)
+            products.backward(self.row_slabs(), *others)
         else:
-            products.forward(*next(self.row_slabs()), *others)
+            kernel = products.forward_on_one_thread if self.entries <= products.FEW_ENTRIES else products.forward
+            for slab in self.row_slabs():
+                kernel(*slab, *others)
         return out
 
     def _vectors(self, x: np.ndarray, out: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

@@ -572,6 +572,21 @@ def accepted_weights(weights: Any, sides: Any, strides: Any, accepted: Any) -> N
 
 
 @compiled_parallel
+def finish_rates(accepted: Any, unit: Any, departures: Any, sides: Any, strides: Any, sums: Any) -> None:
+    """Set sums to the total rate out of each state from the weight of its arrivals, with the bits of `sum_rates`."""
+    for block in numba.prange((sums.size + _BLOCK - 1) // _BLOCK):
+        low = np.int64(block) * _BLOCK
+        digits = begin_digits(low, sides, strides)
+        for j in range(low, min(low + _BLOCK, sums.size)):
+            leaving = 0.0
+            for i in range(sides.size):
+                if digits[i] > 0:
+                    leaving += departures[i, digits[i]]
+            sums[j] = unit[0] * accepted[j] + leaving
+            count_up(digits, sides)
+
+
+@compiled_parallel
 def sum_rates(weights: Any, unit: Any, departures: Any, sides: Any, strides: Any, sums: Any) -> None:
     """Set sums to the total rate out of each state."""
     for block in numba.prange((sums.size + _BLOCK - 1) // _BLOCK):

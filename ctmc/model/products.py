@@ -6,12 +6,13 @@ entry of the float64 form with 32-bit sources and ignore the vectors, which most
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numba
 import numpy as np
 
-from ctmc.model.transitions import rate_at
+from ctmc.model.transitions import Slab, rate_at
 
 compiled = numba.njit(cache=True, nogil=True)
 compiled_parallel = numba.njit(cache=True, nogil=True, parallel=True)
@@ -37,11 +38,12 @@ def forward(
 ) -> None:  # fmt: skip
     """Set out = factor p Q + keep p + weight previous by gathering, and add to sums as `Generator.recurrence` says.
 
-    Moves 12 bytes an entry; the same bits for any number of threads.
+    Done for the states of a slab.  Moves 12 bytes an entry; the same bits for any number of threads and any slabs.
     """
-    for j in numba.prange(indptr.size - 1):
+    for row in numba.prange(indptr.size - 1):
+        j = np.uint64(begin) + np.uint64(row)
         total = 0.0
-        for k in range(indptr[j], indptr[j + 1]):
+        for k in range(indptr[row], indptr[row + 1]):
             total += p[sources[k]] * rate_at(codes, rates, k)
         out[j] = factor * (total - p[j] * exit_rates[j]) + (keep * p[j] + weight * previous[j])
         if mix.size > 0:
@@ -54,35 +56,57 @@ def forward_on_one_thread(
     keep: float, weight: float, mix: Any, first: Any, second: Any, out: Any,
 ) -> None:  # fmt: skip
     """Do the same with the same bits as `forward`, which for small chains would mostly wait for its threads."""
-    for j in range(np.uint64(indptr.size - 1)):
+    for row in range(np.uint64(indptr.size - 1)):
+        j = np.uint64(begin) + row
         total = 0.0
-        for k in range(indptr[j], indptr[j + np.uint64(1)]):
+        for k in range(indptr[row], indptr[row + np.uint64(1)]):
             total += p[sources[k]] * rate_at(codes, rates, k)
         out[j] = factor * (total - p[j] * exit_rates[j]) + (keep * p[j] + weight * previous[j])
         if mix.size > 0:
             _add(mix, p[j], out[j], first, second, j)
 
 
-@compiled
-def backward(
-    begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, exit_rates: Any, v: Any, previous: Any, factor: float,
-    keep: float, weight: float, mix: Any, first: Any, second: Any, out: Any,
-) -> None:  # fmt: skip
-    """Set out = factor Q v + keep v + weight previous by scattering, on one thread, and add to sums.
+def backward(slabs: Iterable[Slab], exit_rates: Any, v: Any, *others: Any) -> None:
+    """Set out = factor Q v + keep v + weight previous by scattering, and add to sums; the arguments are those of `forward`.
 
-    Moves 12 bytes an entry and updates `out` at random places.
+    On one thread.  Moves 12 bytes an entry and updates `out` at random places.
     """
-    n = np.uint64(indptr.size - 1)
-    for i in range(n):
+    out = others[-1]
+    _begin_backward(exit_rates, v, out)
+    for slab in slabs:
+        _scatter(*slab, v, out)
+    _end_backward(v, *others)
+
+
+@compiled
+def _begin_backward(exit_rates: Any, v: Any, out: Any) -> None:
+    for i in range(np.uint64(v.size)):
         out[i] = -exit_rates[i] * v[i]
-    for j in range(n):
-        value = v[j]
-        for k in range(indptr[j], indptr[j + np.uint64(1)]):
+
+
+@compiled
+def _scatter(begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, v: Any, out: Any) -> None:
+    for row in range(np.uint64(indptr.size - 1)):
+        value = v[np.uint64(begin) + row]
+        for k in range(indptr[row], indptr[row + np.uint64(1)]):
             out[sources[k]] += rate_at(codes, rates, k) * value
-    for i in range(n):
+
+
+@compiled
+def _end_backward(
+    v: Any, previous: Any, factor: float, keep: float, weight: float, mix: Any, first: Any, second: Any, out: Any
+) -> None:
+    for i in range(np.uint64(v.size)):
         out[i] = factor * out[i] + (keep * v[i] + weight * previous[i])
         if mix.size > 0:
             _add(mix, v[i], out[i], first, second, i)
+
+
+@compiled
+def count_sources(begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, counts: Any) -> None:
+    """Add to counts[i] the number of transitions from state i into those of a slab."""
+    for k in range(indptr[indptr.size - 1]):
+        counts[sources[k]] += 1
 
 
 @compiled
@@ -138,8 +162,12 @@ def add_squared_differences(begin: Any, indptr: Any, sources: Any, codes: Any, r
             out[i] += rate_at(codes, rates, k) * (value - x[i]) ** 2
 
 
-def first_fault(indptr: np.ndarray, sources: np.ndarray, rates: np.ndarray) -> tuple[int, int]:
-    """Return (kind, entry or state) of the first broken law of compressed rows, kind 0 if there is none.
+def first_fault(
+    indptr: np.ndarray, sources: np.ndarray, rates: np.ndarray, begin: int = 0, size: int | None = None
+) -> tuple[int, int]:
+    """Return (kind, entry or row) of the first broken law of compressed rows, kind 0 if there is none.
+
+    The rows are those of the states begin, begin + 1, .. of so many; by default of all.
 
     1: row pointer decreases; 2: source out of range; 3: sources not strictly increasing; 4: self-loop;
     5: rate not positive and finite.  Index arrays are signed here; `indptr` is known to begin with 0 and to end with the length.
@@ -147,35 +175,35 @@ def first_fault(indptr: np.ndarray, sources: np.ndarray, rates: np.ndarray) -> t
     falls = indptr[1:] < indptr[:-1]
     if falls.any():
         return 1, int(np.argmax(falls))
+    size = len(indptr) - 1 if size is None else size
     blocks = (len(indptr) - 2) // _BLOCK + 1
     if blocks == 1:  # without waiting for threads
-        kind, place = _fault(indptr, sources, rates, 0)
+        kind, place = _fault(indptr, sources, rates, 0, begin, size)
         return int(kind), int(place)
     kinds, places = np.zeros(blocks, dtype=np.int64), np.zeros(blocks, dtype=np.int64)
-    _first_faults(indptr, sources, rates, kinds, places)
+    _first_faults(indptr, sources, rates, begin, size, kinds, places)
     first = int(np.argmax(kinds > 0))
     return int(kinds[first]), int(places[first])
 
 
 @compiled_parallel
-def _first_faults(indptr: Any, sources: Any, rates: Any, kinds: Any, places: Any) -> None:
+def _first_faults(indptr: Any, sources: Any, rates: Any, begin: int, size: int, kinds: Any, places: Any) -> None:
     """Look for the first fault in each block of states.  Moves 12 bytes an entry."""
     for block in numba.prange(kinds.size):
-        kinds[block], places[block] = _fault(indptr, sources, rates, block * _BLOCK)
+        kinds[block], places[block] = _fault(indptr, sources, rates, block * _BLOCK, begin, size)
 
 
 @compiled
-def _fault(indptr: Any, sources: Any, rates: Any, begin: int) -> tuple[int, int]:
-    n = indptr.size - 1
-    for j in range(begin, min(begin + _BLOCK, n)):
+def _fault(indptr: Any, sources: Any, rates: Any, first: int, begin: int, size: int) -> tuple[int, int]:
+    for j in range(first, min(first + _BLOCK, indptr.size - 1)):
         before = -1
         for k in range(indptr[j], indptr[j + 1]):
             i = sources[k]
-            if i < 0 or i >= n:
+            if i < 0 or i >= size:
                 return 2, k
             if i <= before:
                 return 3, k
-            if i == j:
+            if i == begin + j:
                 return 4, k
             if not (rates[k] > 0.0 and rates[k] < np.inf):
                 return 5, k

@@ -10,7 +10,7 @@ they stand; a lattice writes its slabs out one after another.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numba
@@ -158,19 +158,12 @@ class LatticeTransitions(NamedTuple):
 
     def slabs(self, *, reverse: bool = False) -> Iterator[Slab]:
         """Yield slabs written out one after another, into the same memory, from the last to the first if `reverse`."""
-        n, servers = self.weights.shape[1], len(self.sides)
-        size = min(n, _SLAB)
-        indptr = np.zeros(size + 1, dtype=np.uint64)
-        sources = np.empty(2 * servers * size, dtype=np.uint32 if n <= np.iinfo(np.int32).max else np.uint64)
-        rates = np.empty(2 * servers * size)
+        n = self.weights.shape[1]
         begins = range(0, n, _SLAB)
-        for begin in reversed(begins) if reverse else begins:
-            states = min(begin + _SLAB, n) - begin
-            pointers = indptr[: states + 1]
-            _count_slab(begin, self.weights, self.sides, self.strides, pointers)
-            np.cumsum(pointers, out=pointers)
-            _write_slab(begin, *self, pointers, sources, rates)
-            yield Slab(begin, pointers, sources, NO_CODES, rates)
+        windows = (
+            (begin, self.weights[:, begin : begin + _SLAB]) for begin in (reversed(begins) if reverse else begins)
+        )
+        return lattice_slabs(windows, n, _SLAB, *self[1:])
 
     def into(self, j: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the sources and rates of the transitions into state j."""
@@ -182,11 +175,19 @@ class LatticeTransitions(NamedTuple):
 
     def check(self, limits: tuple[int, ...], size: int) -> None:
         """Raise `ModelError` unless the arrays fit a box with these limits and hold rates of a generator."""
+        self.check_parts(limits, self.weights.shape, self.weights.dtype, size)
+        for i, side in enumerate(self.sides):
+            if self.weights[i].reshape(-1, side, int(self.strides[i]))[:, 0].any():
+                raise ModelError(
+                    f"an arrival leads into a state in which coordinate {i} is 0; allowed is the weight 0 there."
+                )
+
+    def check_parts(self, limits: tuple[int, ...], shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> None:
+        """Do the same but for the weights, of which shape and type are given."""
         sides = np.array(limits, dtype=np.int64) + 1
         strides = np.cumprod([1, *sides[:0:-1]])[::-1]
-        shape = (len(sides), size)
-        if self.weights.shape != shape or self.weights.dtype not in (np.uint8, np.uint16):
-            raise ModelError(f"weights have shape {self.weights.shape}; allowed is {shape} of uint8 or uint16.")
+        if shape != (len(sides), size) or dtype not in (np.uint8, np.uint16):
+            raise ModelError(f"weights have shape {shape}; allowed is {(len(sides), size)} of uint8 or uint16.")
         if not (np.array_equal(self.sides, sides) and np.array_equal(self.strides, strides)):
             raise ModelError(f"sides are {self.sides.tolist()}; allowed are those of the space, {sides.tolist()}.")
         if self.departures.shape != (len(sides), int(sides.max())) or self.departures.dtype != np.float64:
@@ -201,10 +202,36 @@ class LatticeTransitions(NamedTuple):
                 raise ModelError(
                     f"departures of coordinate {i} are {given.tolist()}; allowed are positive, finite rates."
                 )
-            if self.weights[i].reshape(-1, side, int(strides[i]))[:, 0].any():
-                raise ModelError(
-                    f"an arrival leads into a state in which coordinate {i} is 0; allowed is the weight 0 there."
-                )
+
+
+def lattice_slabs(
+    windows: Iterable[tuple[int, np.ndarray]],
+    size: int,
+    states: int,
+    unit: np.ndarray,
+    departures: np.ndarray,
+    sides: np.ndarray,
+    strides: np.ndarray,
+) -> Iterator[Slab]:
+    """Yield rows of a lattice, written out window by window into the same memory.
+
+    Parameters
+    ----------
+    windows : iterable of (int, ndarray)
+        First state and weights, shape (M, m), of neighbouring states, at most `states` of them.
+    size : int
+        Number of all states.
+    """
+    room = min(size, states)
+    indptr = np.zeros(room + 1, dtype=np.uint64)
+    sources = np.empty(2 * len(sides) * room, dtype=np.uint32 if size <= np.iinfo(np.int32).max else np.uint64)
+    rates = np.empty(2 * len(sides) * room)
+    for begin, weights in windows:
+        pointers = indptr[: weights.shape[1] + 1]
+        _count_slab(begin, weights, sides, strides, pointers)
+        np.cumsum(pointers, out=pointers)
+        _write_slab(begin, weights, unit, departures, sides, strides, pointers, sources, rates)
+        yield Slab(begin, pointers, sources, NO_CODES, rates)
 
 
 Transitions = FloatTransitions | CodedTransitions | LatticeTransitions
@@ -215,8 +242,8 @@ def unsigned(array: np.ndarray) -> np.ndarray:
     return array.view(np.uint32 if array.dtype.itemsize == 4 else np.uint64)
 
 
-def nbytes(transitions: Transitions) -> int:
-    """Return the bytes of the stored arrays."""
+def nbytes(transitions: Iterable[Any]) -> int:
+    """Return the bytes of the arrays that are held."""
     return sum(int(array.nbytes) for array in transitions)
 
 
@@ -234,7 +261,7 @@ def _count_slab(begin: int, weights: Any, sides: Any, strides: Any, counts: Any)
         for j in range(low, high):
             count = 0
             for i in range(sides.size):
-                count += (weights[i, begin + j] > 0) + (digits[i] + 1 < sides[i])
+                count += (weights[i, j] > 0) + (digits[i] + 1 < sides[i])
             counts[j + 1] = count
             count_up(digits, sides)
     counts[0] = 0
@@ -260,7 +287,7 @@ def _write_slab(
         for j in range(low, high):
             k = np.int64(indptr[j])
             for i in range(sides.size):
-                weight = weights[i, begin + j]
+                weight = weights[i, j]
                 if weight > 0:
                     sources[k] = begin + j - strides[i]
                     rates[k] = weight * unit[0]

@@ -27,6 +27,78 @@ _WORKERS = 8
 Coded = tuple[np.ndarray, np.ndarray]
 
 
+class Distinct:
+    """The different values of an array that comes piece by piece, as long as they are few.
+
+    Parameters
+    ----------
+    most : int
+        More of them are not looked for.
+
+    Examples
+    --------
+    >>> found = Distinct(10)
+    >>> found.add(np.array([2, 3])), found.add(np.array([3, 5]))
+    (None, None)
+    >>> found.values(np.dtype(np.int64)).tolist()
+    [2, 3, 5]
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._tables = np.zeros((_WORKERS, _SLOTS), dtype=np.uint64)
+        self._used = np.zeros((_WORKERS, _SLOTS), dtype=np.bool_)
+        self._counts = np.zeros(_WORKERS, dtype=np.int64)
+
+    @property
+    def full(self) -> bool:
+        """Whether there are too many."""
+        return bool(self._counts.max() > self.most)
+
+    def add(self, values: np.ndarray) -> None:
+        """Take note of the values of 8 bytes each."""
+        if not self.full:
+            _gather(values.view(np.uint64), self._tables, self._used, self._counts, self.most)
+
+    def add_steps(self, begin: int, indptr: np.ndarray, sources: np.ndarray) -> None:
+        """Take note of the steps from the states begin, begin + 1, .. to their sources; index arrays unsigned."""
+        if not self.full:
+            _gather_steps(begin, indptr, sources, self._tables, self._used, self._counts, self.most)
+
+    def values(self, dtype: np.dtype[Any]) -> np.ndarray | None:
+        """Return the different values, ascending by bit pattern, or None where there are too many."""
+        if self.full:
+            return None
+        found = np.unique(self._tables[self._used])
+        return found.view(dtype) if len(found) <= self.most else None
+
+
+class Coder:
+    """Turns values, or steps to sources, into codes, with a table of all of them.
+
+    Parameters
+    ----------
+    values : ndarray of 8-byte numbers
+        At most 65,536 different ones.
+    """
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.dtype = np.dtype(_narrow(len(values)))
+        self._table, self._codes = _lookup(values.view(np.uint64))
+
+    def codes(self, values: np.ndarray) -> np.ndarray:
+        """Return the code of each value."""
+        codes = np.empty(values.size, dtype=self.dtype)
+        _encode(values.view(np.uint64), self._table, self._codes, codes)
+        return codes
+
+    def step_codes(self, begin: int, indptr: np.ndarray, sources: np.ndarray) -> np.ndarray:
+        """Return the code of each step from the states begin, begin + 1, .. to their sources; index arrays unsigned."""
+        codes = np.empty(int(indptr[-1]), dtype=self.dtype)
+        _encode_steps(begin, indptr, sources, self._table, self._codes, codes)
+        return codes
+
+
 def coded(array: np.ndarray) -> Coded | None:
     """Return (codes, values) with ``values[codes]`` equal to the array bit by bit, or None where that does not pay.
 
@@ -48,13 +120,10 @@ def coded(array: np.ndarray) -> Coded | None:
     """
     if array.size < LEAST:
         return None
-    bits = array.view(np.uint64)
-    found = _distinct(bits, _no_pointers(), np.empty(0, dtype=np.uint32), MOST)
-    if found is None:
-        return None
-    codes = np.empty(array.size, dtype=_narrow(len(found)))
-    _encode(bits, *_lookup(found), codes)
-    return codes, found.view(array.dtype)
+    found = Distinct(MOST)
+    found.add(array)
+    values = found.values(array.dtype)
+    return None if values is None else (Coder(values).codes(array), values)
 
 
 def coded_steps(indptr: np.ndarray, sources: np.ndarray) -> Coded | None:
@@ -74,12 +143,15 @@ def coded_steps(indptr: np.ndarray, sources: np.ndarray) -> Coded | None:
     if sources.size < LEAST:
         return None
     pointers, columns = unsigned(indptr), unsigned(sources)
-    found = _distinct(np.empty(0, dtype=np.uint64), pointers, columns, min(MOST, sources.size // 16))
-    if found is None:
-        return None
-    codes = np.empty(sources.size, dtype=_narrow(len(found)))
-    _encode_steps(pointers, columns, *_lookup(found), codes)
-    return codes, found.view(np.int64)
+    found = Distinct(most_steps(sources.size))
+    found.add_steps(0, pointers, columns)
+    steps = found.values(np.dtype(np.int64))
+    return None if steps is None else (Coder(steps).step_codes(0, pointers, columns), steps)
+
+
+def most_steps(entries: int) -> int:
+    """Return up to how many different steps to code."""
+    return min(MOST, entries // 16)
 
 
 def decoded(codes: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -126,22 +198,6 @@ def _narrow(count: int) -> type[np.uint8] | type[np.uint16]:
     return np.uint8 if count <= 256 else np.uint16
 
 
-def _no_pointers() -> np.ndarray:
-    return np.zeros(1, dtype=np.uint64)
-
-
-def _distinct(bits: np.ndarray, indptr: np.ndarray, sources: np.ndarray, most: int) -> np.ndarray | None:
-    """Return the different bit patterns in ascending order, or None if there are more than `most`."""
-    tables, used = np.zeros((_WORKERS, _SLOTS), dtype=np.uint64), np.zeros((_WORKERS, _SLOTS), dtype=np.bool_)
-    counts = np.zeros(_WORKERS, dtype=np.int64)
-    if bits.size:
-        _gather(bits, tables, used, counts, most)
-    else:
-        _gather_steps(indptr, sources, tables, used, counts, most)
-    found = np.unique(tables[used])
-    return found if counts.max() <= most and len(found) <= most else None
-
-
 def _lookup(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return a hash table of the values and the code that belongs to each slot."""
     table, used = np.zeros(_SLOTS, dtype=np.uint64), np.zeros(_SLOTS, dtype=np.bool_)
@@ -163,7 +219,7 @@ def _slot(value: Any, table: Any, used: Any) -> Any:
 def _gather(bits: Any, tables: Any, used: Any, counts: Any, most: int) -> None:
     share = (bits.size + _WORKERS - 1) // _WORKERS
     for worker in numba.prange(_WORKERS):
-        table, taken, count = tables[worker], used[worker], 0
+        table, taken, count = tables[worker], used[worker], counts[worker]
         for k in range(np.uint64(min(worker * share, bits.size)), np.uint64(min((worker + 1) * share, bits.size))):
             place = _slot(bits[k], table, taken)
             if not taken[place]:
@@ -175,14 +231,14 @@ def _gather(bits: Any, tables: Any, used: Any, counts: Any, most: int) -> None:
 
 
 @compiled_parallel
-def _gather_steps(indptr: Any, sources: Any, tables: Any, used: Any, counts: Any, most: int) -> None:
+def _gather_steps(begin: int, indptr: Any, sources: Any, tables: Any, used: Any, counts: Any, most: int) -> None:
     n = indptr.size - 1
     share = (n + _WORKERS - 1) // _WORKERS
     for worker in numba.prange(_WORKERS):
-        table, taken, count = tables[worker], used[worker], 0
+        table, taken, count = tables[worker], used[worker], counts[worker]
         for j in range(np.uint64(min(worker * share, n)), np.uint64(min((worker + 1) * share, n))):
             for k in range(indptr[j], indptr[j + np.uint64(1)]):
-                step = np.uint64(sources[k]) - j
+                step = np.uint64(sources[k]) - (np.uint64(begin) + j)
                 place = _slot(step, table, taken)
                 if not taken[place]:
                     table[place], taken[place] = step, True
@@ -217,11 +273,11 @@ def _encode(bits: Any, table: Any, codes_of: Any, codes: Any) -> None:
 
 
 @compiled_parallel
-def _encode_steps(indptr: Any, sources: Any, table: Any, codes_of: Any, codes: Any) -> None:
+def _encode_steps(begin: int, indptr: Any, sources: Any, table: Any, codes_of: Any, codes: Any) -> None:
     """Write the code of each step from target to source.  Reads 4 bytes an entry and writes 1 or 2."""
     for j in numba.prange(indptr.size - 1):
         for k in range(indptr[j], indptr[j + 1]):
-            codes[k] = _code(np.uint64(sources[k]) - np.uint64(j), table, codes_of)
+            codes[k] = _code(np.uint64(sources[k]) - (np.uint64(begin) + np.uint64(j)), table, codes_of)
 
 
 @compiled_parallel

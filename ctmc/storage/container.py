@@ -27,23 +27,32 @@ from numpy.typing import NDArray
 
 from ctmc.errors import StorageError, printable
 from ctmc.storage.atomic import failure_reason, replace_file
-from ctmc.storage.gate import RESERVED, Chunk, StoredArray, StoredFile, created, opened, shown
+from ctmc.storage.gate import RESERVED, Chunk, ChunkReader, StoredArray, StoredFile, created, opened, shown
 from ctmc.storage.hash_tree import (
     DIGEST_BYTES,
     SCHEMA_VERSION,
-    Slab,
+    Piece,
+    Stream,
     checked_arrays,
+    checked_stream,
     described,
+    pieces,
     slab_digest,
-    slab_values,
-    slabs,
     top_digest,
     tree_digest,
 )
 from ctmc.storage.manifest import MAX_MANIFEST_BYTES, decode_manifest, encode_manifest
 from ctmc.storage.pool import in_order
 
-__all__ = ["SCHEMA_VERSION", "Container", "content_hash", "read_container", "write_container"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "Container",
+    "OpenContainer",
+    "content_hash",
+    "open_container",
+    "read_container",
+    "write_container",
+]
 
 Progress = Callable[[int, int], None]
 
@@ -104,6 +113,7 @@ def write_container(
     arrays: Mapping[str, NDArray[Any]],
     *,
     overwrite: bool = False,
+    stream: Stream | None = None,
     group_attributes: Mapping[str, Mapping[str, object]] | None = None,
     progress: Progress | None = None,
 ) -> str:
@@ -123,6 +133,8 @@ def write_container(
         By '/'-separated names.  Integers of 8 to 64 bits and float64, of 1 to 8 dimensions; stored little-endian.
     overwrite : bool
         Whether a file of ours with other content may be replaced.  Anything else is never replaced.
+    stream : Stream, optional
+        More arrays, which come piece by piece and are never all in memory; gone through twice where the file exists.
     group_attributes : mapping, optional
         HDF5 attributes of groups, such as ``{"rates": {"encoding-type": "csc_matrix", "encoding-version": "0.1.0",
         "shape": (9, 9)}}``: integers, tuples of integers, and text, which becomes a fixed-length string.  They let
@@ -145,11 +157,12 @@ def write_container(
         _checked_kind(kind)
         text = encode_manifest(manifest)
         tables = checked_arrays(arrays)
+        stream = checked_stream(stream, tables)
         replace = overwrite
         if os.path.lexists(path):
             existing = _existing_hash(path)
             if not overwrite:
-                digest = tree_digest(kind, manifest, tables)
+                digest = tree_digest(kind, manifest, tables, stream)
                 if existing != digest:
                     raise StorageError(
                         "it exists already and holds another model; overwrite=True or --overwrite replaces it"
@@ -161,7 +174,7 @@ def write_container(
     def write(temporary: Path) -> None:
         nonlocal digest
         with _one_sentence("write", path):
-            digest = _write_file(temporary, kind, manifest, text, tables, group_attributes or {}, progress)
+            digest = _write_file(temporary, kind, manifest, text, tables, stream, group_attributes or {}, progress)
 
     digest = ""
     try:
@@ -205,6 +218,94 @@ def read_container(
     StorageError
         Not a file of ours, of another kind, of a newer schema, damaged, hostile, or larger than the memory limit.
     """
+    opened_file = open_container(path, kinds)
+    names = opened_file.stored if only is None else only
+    tables = opened_file.read(names, memory_limit=memory_limit, progress=progress)
+    return Container(opened_file.path, opened_file.kind, opened_file.manifest, tables, opened_file.content_hash)
+
+
+@dataclass(frozen=True, eq=False)
+class OpenContainer:
+    """A file of which manifest, names, shapes and digests are verified, and the arrays are still on the disk.
+
+    Attributes
+    ----------
+    path : Path
+    kind : str
+    manifest : dict
+    content_hash : str
+    stored : dict of str to StoredArray
+    """
+
+    path: Path
+    kind: str
+    manifest: dict[str, Any]
+    content_hash: str
+    stored: dict[str, StoredArray]
+    _chunks: Callable[[str], list[Chunk]]
+    _leaves: Mapping[str, bytes]
+    _reader: ChunkReader
+
+    def chunks(self, name: str) -> list[Chunk]:
+        """Return where the chunks of an array stand, in C order."""
+        with _one_sentence("read", self.path):
+            return self._chunks(name)
+
+    def read(
+        self, names: Collection[str], *, memory_limit: int | None = None, progress: Progress | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Return arrays, read-only, every slab verified against its digest."""
+        with _one_sentence("read", self.path):
+            for name in names:
+                if name not in self.stored:
+                    raise StorageError(f"it has no array {shown(name)}")
+            arrays = {name: array for name, array in self.stored.items() if name in names}
+            if memory_limit is None:
+                from ctmc.model.memory import memory_limit as default_limit
+
+                memory_limit = default_limit()
+            size = sum(array.size for array in arrays.values())
+            if size > memory_limit:
+                raise StorageError(
+                    f"its arrays need {size:,} bytes, more than the memory limit of {memory_limit:,}; raise --memory-limit"
+                )
+            chunks = {name: self._chunks(name) for name in arrays}
+            tables = {name: np.empty(array.shape, dtype=array.dtype) for name, array in arrays.items()}
+            _read_slabs(self._reader, arrays, chunks, self._leaves, tables, progress)
+        for table in tables.values():
+            table.flags.writeable = False
+        return tables
+
+    def slab(self, name: str, number: int, chunk: Chunk, known: bytes | None = None) -> tuple[NDArray[Any], bytes]:
+        """Return the elements of a slab, flat, and the checksum of its chunk; safe in several threads.
+
+        Parameters
+        ----------
+        name : str
+        number : int
+        chunk : Chunk
+        known : bytes, optional
+            The checksum, of a slab that was verified before; without it the slab is verified against its digest.
+        """
+        array = self.stored[name]
+        with _one_sentence("read", self.path):
+            values = np.empty(array.slab_size(array.offset(number)), dtype=array.dtype)
+            checksum = _unpack(self._reader, name, number, chunk, values, math.prod(array.chunk))
+            if known is None:
+                _verify(name, number, values, self._leaves[name])
+            elif known != checksum:
+                raise StorageError(f"slab {number} of the array {shown(name)} was changed since it was verified")
+        return values, checksum
+
+
+def open_container(path: str | os.PathLike[str], kinds: Sequence[str]) -> OpenContainer:
+    """Open a file: verify everything but the arrays, which stay on the disk.
+
+    Parameters
+    ----------
+    path, kinds
+        As for `read_container`.
+    """
     path = Path(path)
     with _one_sentence("read", path), opened(path) as file:
         kind, stored = _header(file)
@@ -212,26 +313,20 @@ def read_container(
             raise StorageError(f"it holds a {shown(kind)}; wanted is {' or '.join(map(repr, kinds))}")
         manifest, digest, leaves = _verified_top(file, kind, stored)
         arrays = {name: array for name, array in stored.items() if name not in RESERVED}
-        if only is not None:
-            for name in only:
-                if name not in arrays:
-                    raise StorageError(f"it has no array {shown(name)}")
-            arrays = {name: array for name, array in arrays.items() if name in only}
-        if memory_limit is None:
-            from ctmc.model.memory import memory_limit as default_limit
+        found: dict[str, list[Chunk]] = {}
+        failures: dict[str, StorageError] = {}
+        for name, array in arrays.items():
+            try:
+                found[name] = file.chunks(name, array)
+            except StorageError as error:  # of an array that is perhaps not asked for
+                failures[name] = error
 
-            memory_limit = default_limit()
-        size = sum(array.size for array in arrays.values())
-        if size > memory_limit:
-            raise StorageError(
-                f"its arrays need {size:,} bytes, more than the memory limit of {memory_limit:,}; raise --memory-limit"
-            )
-        chunks = {name: file.chunks(name, array) for name, array in arrays.items()}
-        tables = {name: np.empty(array.shape, dtype=array.dtype) for name, array in arrays.items()}
-        _read_slabs(file, arrays, chunks, leaves, tables, progress)
-        for table in tables.values():
-            table.flags.writeable = False
-        return Container(path, kind, manifest, tables, digest)
+        def chunks(name: str) -> list[Chunk]:
+            if name in failures:
+                raise failures[name]
+            return found[name]
+
+        return OpenContainer(path, kind, manifest, digest, arrays, chunks, leaves, file.reader())
 
 
 # Writing
@@ -248,27 +343,27 @@ def _write_file(
     manifest: Mapping[str, object],
     text: bytes,
     tables: Mapping[str, NDArray[Any]],
+    stream: Stream,
     group_attributes: Mapping[str, Mapping[str, object]],
     progress: Progress | None,
 ) -> str:
     from ctmc.storage.checksum import pack
 
-    arrays = {name: described(table) for name, table in tables.items()}
-    leaves: dict[str, bytes | bytearray] = {name: bytearray() for name in tables}
+    arrays = {name: described(table) for name, table in tables.items()} | dict(stream.arrays)
+    arrays = dict(sorted(arrays.items()))
+    leaves: dict[str, bytearray] = {name: bytearray(DIGEST_BYTES * array.chunk_count) for name, array in arrays.items()}
     done, total = 0, sum(array.size for array in arrays.values())
 
-    def packed(slab: Slab) -> tuple[Slab, int, bytes, bytes]:
-        name, offset = slab
-        values = slab_values(tables[name], arrays[name], offset)
-        return slab, values.nbytes, slab_digest(values), pack(values, math.prod(arrays[name].chunk))
+    def packed(piece: Piece) -> tuple[Piece, bytes, bytes]:
+        return piece, slab_digest(piece.values), pack(piece.values, math.prod(arrays[piece.name].chunk))
 
     with created(path) as file:
         datasets = {name: file.add(name, array) for name, array in arrays.items()}
-        with contextlib.closing(in_order(packed, slabs(arrays))) as results:
-            for (name, offset), size, leaf, stored in results:
-                file.write(datasets[name], offset, stored)
-                leaves[name] += leaf
-                done += size
+        with contextlib.closing(in_order(packed, pieces(tables, stream))) as results:
+            for piece, leaf, stored in results:
+                file.write(datasets[piece.name], piece.offset, stored)
+                leaves[piece.name][DIGEST_BYTES * piece.number : DIGEST_BYTES * (piece.number + 1)] = leaf
+                done += piece.values.nbytes
                 if progress is not None:
                     progress(done, total)
         for name, content in (("manifest", text), ("digests", b"".join(leaves.values()))):
@@ -281,7 +376,7 @@ def _write_file(
         own = {"format": "ctmc", "kind": kind, "schema_version": SCHEMA_VERSION, "content_hash": digest}
         file.annotate("/", own | {"manifest_digest": hashlib.sha256(text).hexdigest()})
         for group, attributes in group_attributes.items():
-            if not any(name.startswith(f"{group}/") for name in tables):
+            if not any(name.startswith(f"{group}/") for name in arrays):
                 raise StorageError(f"there is no group {shown(group)} to give attributes to")
             file.annotate(group, attributes)
     return digest
@@ -308,7 +403,7 @@ def _is_whole(path: Path) -> bool:
             leaves = _verified_top(file, kind, stored)[2]
             arrays = {name: array for name, array in stored.items() if name not in RESERVED}
             chunks = {name: file.chunks(name, array) for name, array in arrays.items()}
-            _read_slabs(file, arrays, chunks, leaves, None, None)
+            _read_slabs(file.reader(), arrays, chunks, leaves, None, None)
     except _FAILURES:
         return False
     return True
@@ -366,18 +461,18 @@ def _verified_top(
 def _read_bytes(file: StoredFile, name: str, array: StoredArray) -> bytes:
     from ctmc.storage.checksum import unpack
 
-    chunks = file.chunks(name, array)
+    chunks, reader = file.chunks(name, array), file.reader()
     content = np.empty(array.shape, dtype=np.uint8)
     for chunk, offset in zip(chunks, array.offsets(), strict=True):
         try:
-            unpack(file.read(chunk), content[array.slab(offset)], array.chunk[0])
+            unpack(reader.read(chunk), content[array.slab(offset)], array.chunk[0])
         except (ValueError, zlib.error) as error:
             raise StorageError(f"its data set {name!r} is damaged ({failure_reason(error)})") from error
     return content.tobytes()
 
 
 def _read_slabs(
-    file: StoredFile,
+    reader: ChunkReader,
     arrays: Mapping[str, StoredArray],
     chunks: Mapping[str, Sequence[Chunk]],
     leaves: Mapping[str, bytes],
@@ -385,8 +480,6 @@ def _read_slabs(
     progress: Progress | None,
 ) -> None:
     """Read and verify the slabs of arrays, into `tables` or, without them, into nothing."""
-    from ctmc.storage.checksum import unpack
-
     done, total = 0, sum(array.size for array in arrays.values())
 
     def read(item: tuple[str, tuple[int, ...], int]) -> int:
@@ -396,13 +489,8 @@ def _read_slabs(
             values = np.empty(array.slab_size(offset), dtype=array.dtype)
         else:
             values = tables[name][array.slab(offset)].reshape(-1)
-        try:
-            unpack(file.read(chunks[name][number]), values, math.prod(array.chunk))
-        except (ValueError, zlib.error) as error:
-            reason = failure_reason(error)
-            raise StorageError(f"slab {number} of the array {shown(name)} is damaged ({reason})") from error
-        if slab_digest(values) != leaves[name][DIGEST_BYTES * number : DIGEST_BYTES * (number + 1)]:
-            raise StorageError(f"slab {number} of the array {shown(name)} was changed: it does not match its digest")
+        _unpack(reader, name, number, chunks[name][number], values, math.prod(array.chunk))
+        _verify(name, number, values, leaves[name])
         return values.nbytes
 
     items = ((name, offset, number) for name, array in arrays.items() for number, offset in enumerate(array.offsets()))
@@ -411,6 +499,23 @@ def _read_slabs(
             done += size
             if progress is not None:
                 progress(done, total)
+
+
+def _unpack(reader: ChunkReader, name: str, number: int, chunk: Chunk, values: NDArray[Any], length: int) -> bytes:
+    """Fill the elements of a slab, and return the checksum of its chunk."""
+    from ctmc.storage.checksum import unpack
+
+    data = reader.read(chunk)
+    try:
+        unpack(data, values, length)
+    except (ValueError, zlib.error) as error:
+        raise StorageError(f"slab {number} of the array {shown(name)} is damaged ({failure_reason(error)})") from error
+    return data[-4:]
+
+
+def _verify(name: str, number: int, values: NDArray[Any], leaves: bytes) -> None:
+    if slab_digest(values) != leaves[DIGEST_BYTES * number : DIGEST_BYTES * (number + 1)]:
+        raise StorageError(f"slab {number} of the array {shown(name)} was changed: it does not match its digest")
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ import itertools
 import math
 import os
 import stat
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,14 @@ class StoredArray:
     def offsets(self) -> Iterator[tuple[int, ...]]:
         """Return the index of the first element of each chunk, in C order."""
         return itertools.product(*(range(0, length, step) for length, step in zip(self.shape, self.chunk, strict=True)))
+
+    def offset(self, number: int) -> tuple[int, ...]:
+        """Return the index of the first element of a chunk."""
+        offset = []
+        for length, step in zip(reversed(self.shape), reversed(self.chunk), strict=True):
+            number, place = divmod(number, -(-length // step))
+            offset.append(place * step)
+        return tuple(reversed(offset))
 
     def slab(self, offset: tuple[int, ...]) -> tuple[slice, ...]:
         """Return the part of the array that the chunk at this offset holds."""
@@ -214,9 +223,21 @@ class StoredFile:
             chunks.append(Chunk(info.byte_offset, info.size))
         return chunks
 
+    def reader(self) -> ChunkReader:
+        """Return what reads chunks, also after this file was closed."""
+        return ChunkReader(self._stream.descriptor)
+
+
+class ChunkReader:
+    """Reads chunks through a descriptor of its own, which it closes when it is no longer needed."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = os.dup(descriptor)
+        weakref.finalize(self, os.close, self._descriptor)
+
     def read(self, chunk: Chunk) -> bytes:
         """Return the bytes of a chunk as they are stored; safe in several threads."""
-        data = read_at(self._stream.descriptor, chunk.address, chunk.size)
+        data = read_at(self._descriptor, chunk.address, chunk.size)
         if len(data) != chunk.size:
             raise StorageError("it became shorter while it was read")
         return data

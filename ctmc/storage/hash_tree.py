@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,30 @@ from ctmc.storage.pool import in_order
 SCHEMA_VERSION = 1
 DIGEST_BYTES = 32
 
-Slab = tuple[str, tuple[int, ...]]  # the array's name and the index of the slab's first element
+
+class Piece(NamedTuple):
+    """A slab of an array: its name, the slab's number and first element, and its values, flat and little-endian."""
+
+    name: str
+    number: int
+    offset: tuple[int, ...]
+    values: NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Arrays that come piece by piece, so that they are never all in memory.
+
+    Attributes
+    ----------
+    arrays : mapping of str to StoredArray
+    parts : callable
+        Makes an iterator over (name, row, values): the next elements of an array, or of one row of a matrix whose rows are
+        longer than a chunk.
+    """
+
+    arrays: Mapping[str, StoredArray] = field(default_factory=dict)
+    parts: Callable[[], Iterable[tuple[str, int, NDArray[Any]]]] = tuple
 
 
 def checked_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -58,16 +82,53 @@ def described(table: NDArray[Any]) -> StoredArray:
     return StoredArray(table.shape, table.dtype.newbyteorder("<"))
 
 
-def slabs(arrays: Mapping[str, StoredArray]) -> Iterator[Slab]:
-    """Yield all slabs of all arrays."""
-    for name, array in arrays.items():
-        for offset in array.offsets():
-            yield name, offset
+def checked_stream(stream: Stream | None, tables: Mapping[str, NDArray[Any]]) -> Stream:
+    """Return the stream, or one of nothing, after checking that it can be cut into the slabs of its arrays."""
+    stream = stream or Stream()
+    for name, array in stream.arrays.items():
+        if name in tables or not (len(array.shape) == 1 or (len(array.shape) == 2 and array.chunk[0] == 1)):
+            raise StorageError(f"the array {shown(name)} cannot come in pieces, or comes twice")
+    return stream
 
 
-def slab_values(table: NDArray[Any], array: StoredArray, offset: tuple[int, ...]) -> NDArray[Any]:
-    """Return the elements of a slab, flat, contiguous and little-endian; copies only where they are not."""
-    return np.ascontiguousarray(table[array.slab(offset)], dtype=array.dtype).reshape(-1)
+def pieces(tables: Mapping[str, NDArray[Any]], stream: Stream) -> Iterator[Piece]:
+    """Yield all slabs of all arrays; those of one row of an array in order."""
+    for name, table in tables.items():
+        array = described(table)
+        for number, offset in enumerate(array.offsets()):
+            # copies only where the elements are not contiguous and little-endian
+            values = np.ascontiguousarray(table[array.slab(offset)], dtype=array.dtype).reshape(-1)
+            yield Piece(name, number, offset, values)
+    yield from _cut(stream)
+
+
+def _cut(stream: Stream) -> Iterator[Piece]:
+    """Put the parts of each array together to its slabs."""
+    waiting: dict[tuple[str, int], list[NDArray[Any]]] = {}
+    placed: dict[tuple[str, int], int] = {}
+    for name, row, values in stream.parts():
+        array = stream.arrays[name]
+        if values.dtype != array.dtype or values.ndim != 1:
+            raise StorageError(f"a part of the array {shown(name)} has the type {values.dtype}, not {array.dtype}")
+        parts = waiting.setdefault((name, row), [])
+        parts.append(values)
+        length, step = array.shape[-1], array.chunk[-1]
+        begin = placed.get((name, row), 0)
+        here = sum(map(len, parts))
+        while begin < length and here >= min(step, length - begin):
+            joined = np.concatenate(parts) if len(parts) > 1 else parts[0]
+            size = min(step, length - begin)
+            offset = (begin,) if len(array.shape) == 1 else (row, begin)
+            yield Piece(name, row * -(-length // step) + begin // step, offset, np.ascontiguousarray(joined[:size]))
+            parts[:] = [joined[size:]]
+            begin, here = begin + size, here - size
+        placed[name, row] = begin
+        if begin == length and here:
+            raise StorageError(f"the array {shown(name)} has more than {length:,} elements")
+    for name, array in stream.arrays.items():
+        for row in range(1 if len(array.shape) == 1 else array.shape[0]):
+            if placed.get((name, row), 0) != array.shape[-1]:
+                raise StorageError(f"the array {shown(name)} ends before its {array.shape[-1]:,} elements")
 
 
 def slab_digest(values: NDArray[Any]) -> bytes:
@@ -91,16 +152,18 @@ def top_digest(
     return hashlib.sha256(canonical_json(top)).hexdigest()
 
 
-def tree_digest(kind: str, manifest: Mapping[str, object], tables: Mapping[str, NDArray[Any]]) -> str:
-    """Return the content hash of arrays in memory."""
-    arrays = {name: described(table) for name, table in tables.items()}
-    leaves: dict[str, bytes | bytearray] = {name: bytearray() for name in tables}
+def tree_digest(
+    kind: str, manifest: Mapping[str, object], tables: Mapping[str, NDArray[Any]], stream: Stream | None = None
+) -> str:
+    """Return the content hash of arrays."""
+    stream = stream or Stream()
+    arrays = {name: described(table) for name, table in tables.items()} | dict(stream.arrays)
+    leaves = {name: bytearray(DIGEST_BYTES * array.chunk_count) for name, array in arrays.items()}
 
-    def leaf(slab: Slab) -> tuple[str, bytes]:
-        name, offset = slab
-        return name, slab_digest(slab_values(tables[name], arrays[name], offset))
+    def leaf(piece: Piece) -> tuple[str, int, bytes]:
+        return piece.name, piece.number, slab_digest(piece.values)
 
-    with contextlib.closing(in_order(leaf, slabs(arrays))) as results:
-        for name, digest in results:
-            leaves[name] += digest
+    with contextlib.closing(in_order(leaf, pieces(tables, stream))) as results:
+        for name, number, digest in results:
+            leaves[name][DIGEST_BYTES * number : DIGEST_BYTES * (number + 1)] = digest
     return top_digest(kind, manifest, arrays, leaves)

@@ -29,13 +29,16 @@ from ctmc.model.qbd import QBD, Level
 from ctmc.model.recipe import Recipe
 from ctmc.model.reward import Reward, evaluate
 from ctmc.model.state_space import Lattice, Listed, StateSpace, Variable
+from ctmc.model.streamed import StreamedTransitions
 from ctmc.model.transitions import CodedTransitions, FloatTransitions, LatticeTransitions, Transitions
 from ctmc.storage.coding import coded, coded_steps, decoded, decoded_steps
-from ctmc.storage.container import Container, read_container, write_container
+from ctmc.storage.container import read_container, write_container
 from ctmc.storage.fields import field, fields
+from ctmc.storage.streams import stream_of
 
 Arrays = dict[str, np.ndarray]
 Progress = Callable[[int, int], None]
+Restorer = Callable[[Arrays, StateSpace], Transitions | StreamedTransitions]
 
 KINDS = ("generator", "qbd")
 _BLOCKS = ("up", "local", "down")
@@ -86,14 +89,21 @@ def save(
         )
     if not isinstance(model, Generator | QBD):
         raise ModelError(f"a {type(model).__name__} cannot be saved as a model; allowed are Generator and QBD.")
-    manifest, arrays = describe(model)
+    stream = None
+    if isinstance(model, Generator) and isinstance(model.transitions, StreamedTransitions):
+        small, stream = stream_of(model)
+        manifest, arrays = describe(model)
+        arrays |= small
+    else:
+        manifest, arrays = describe(model)
     kind = "generator" if isinstance(model, Generator) else "qbd"
     groups = {}
-    if {"rates/data", "rates/indices"} <= arrays.keys():  # not coded: the form that anndata reads
-        shape = (len(arrays["rates/indptr"]) - 1,) * 2
+    names = arrays.keys() | (stream.arrays.keys() if stream else set())
+    if {"rates/data", "rates/indices"} <= names and isinstance(model, Generator):  # the form that anndata reads
+        shape = (model.size,) * 2
         groups["rates"] = {"encoding-type": "csc_matrix", "encoding-version": "0.1.0", "shape": shape}
     digest = write_container(
-        path, kind, manifest, arrays, overwrite=overwrite, group_attributes=groups, progress=progress
+        path, kind, manifest, arrays, overwrite=overwrite, stream=stream, group_attributes=groups, progress=progress
     )
     object.__setattr__(model, "content_hash", digest)  # what is known now of the same, unchanged model
     return digest
@@ -115,7 +125,7 @@ def load(path: str | os.PathLike[str], *, progress: Progress | None = None) -> G
     """
     container = read_container(path, KINDS, progress=progress)
     with about_file(path):
-        return _restore(container)
+        return restore(container.manifest, dict(container.arrays), container.kind, container.content_hash)
 
 
 def read_info(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -165,7 +175,8 @@ def describe(model: Generator | QBD) -> tuple[dict[str, Any], Arrays]:
     manifest["space"] = _space(model.space)
     manifest["labels"] = list(model.labels)
     manifest["initial"] = model.initial is not None
-    _put_transitions(arrays, model.transitions)
+    if not isinstance(model.transitions, StreamedTransitions):  # which come by themselves
+        _put_transitions(arrays, model.transitions)
     _put(arrays, "exit_rates", model.exit_rates)
     if isinstance(model.space, Listed):
         arrays["states"] = model.space.table
@@ -228,24 +239,26 @@ def _values(model: Generator, reward: Reward) -> np.ndarray:
     return np.concatenate([values for _, (values,) in evaluate(model.space, [reward])])
 
 
-def _restore(container: Container) -> Generator | QBD:
-    manifest, arrays = container.manifest, dict(container.arrays)
+def restore(
+    manifest: Mapping[str, Any], arrays: Arrays, kind: str, content_hash: str, transitions: Restorer | None = None
+) -> Generator | QBD:
+    """Return the model of a manifest and arrays, which are taken out; transitions in place of those of the arrays."""
     recipe = _recipe(field(manifest, "builder", dict, type(None)))
     notes = tuple(fields(manifest, "notes", str))
     bare: Generator | QBD
-    if container.kind == "qbd":
+    if kind == "qbd":
         bare = _restore_qbd(manifest, arrays)
     else:
-        bare = _restore_generator(manifest, arrays)
+        bare = _restore_generator(manifest, arrays, transitions or _restored_transitions)
     if arrays:
         raise StorageError(f"it has the array {printable(next(iter(arrays)))!r}, which no model of this kind has")
     own = bare.rewards
-    model: Generator | QBD = _dressed(bare.replace(recipe=recipe, rewards={}, content_hash=container.content_hash))
+    model: Generator | QBD = _dressed(bare.replace(recipe=recipe, rewards={}, content_hash=content_hash))
     missing = tuple(note for note in notes if note not in model.notes)
     return model.replace(rewards={**model.rewards, **own}, notes=(*model.notes, *missing))
 
 
-def _restore_generator(manifest: Mapping[str, Any], arrays: Arrays) -> Generator:
+def _restore_generator(manifest: Mapping[str, Any], arrays: Arrays, transitions: Restorer) -> Generator:
     space = _restored_space(field(manifest, "space", dict), arrays)
     initial = None
     if field(manifest, "initial", bool):
@@ -269,7 +282,7 @@ def _restore_generator(manifest: Mapping[str, Any], arrays: Arrays) -> Generator
         rewards[field(entry, "name", str)] = _restored_reward(entry, number, arrays)
     chain = Generator(
         space,
-        _restored_transitions(arrays, space),
+        transitions(arrays, space),
         _take(arrays, "exit_rates"),
         initial=initial,
         labels=labels,
@@ -400,12 +413,7 @@ def _put_transitions(arrays: Arrays, stored: Transitions) -> None:
 
 def _restored_transitions(arrays: Arrays, space: StateSpace) -> Transitions:
     if "rates/weights" in arrays:
-        if not isinstance(space, Lattice) or space.total is not None or space.classes:
-            raise StorageError("its rates are those of a lattice, but its states are no box")
-        names = ("rates/weights", "rates/unit", "rates/departures")
-        weights, unit, departures = (_take(arrays, name) for name in names)
-        sides = np.array(space.limits, dtype=np.int64) + 1
-        return LatticeTransitions(weights, unit, departures, sides, space.strides)
+        return restored_lattice(arrays, space)
     if "rates/indices" in arrays:
         indptr, sources = _take(arrays, "rates/indptr"), _take(arrays, "rates/indices")
     else:
@@ -418,6 +426,16 @@ def _restored_transitions(arrays: Arrays, space: StateSpace) -> Transitions:
     if "rates/codes" in arrays:
         return CodedTransitions(indptr, sources, _take(arrays, "rates/codes"), _take(arrays, "rates/values"))
     return FloatTransitions(indptr, sources, _take(arrays, "rates/data"))
+
+
+def restored_lattice(arrays: Arrays, space: StateSpace) -> LatticeTransitions:
+    """Return lattice transitions from their arrays, which are taken out; what is in them is for the generator to check."""
+    if not isinstance(space, Lattice) or space.total is not None or space.classes:
+        raise StorageError("its rates are those of a lattice, but its states are no box")
+    names = ("rates/weights", "rates/unit", "rates/departures")
+    weights, unit, departures = (_take(arrays, name) for name in names)
+    sides = np.array(space.limits, dtype=np.int64) + 1
+    return LatticeTransitions(weights, unit, departures, sides, space.strides)
 
 
 def _variables(variables: tuple[Variable, ...]) -> list[list[Any]]:

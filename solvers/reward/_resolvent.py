@@ -21,6 +21,7 @@ from ctmc.equation import Equation
 from ctmc.model.lattice_products import summing
 from ctmc.model.memory import require_memory
 from ctmc.model.products import compiled_parallel
+from ctmc.model.streamed import StreamedTransitions
 from ctmc.model.transitions import LatticeTransitions
 from solvers._reduction import copy_rows
 
@@ -81,7 +82,7 @@ def resolvent(equation: Equation) -> Resolvent:
     >>> half.size, half.expand(y).round(6).tolist()
     (2, [0.878049, 1.317073, 1.853659])
     """
-    if isinstance(equation.model.transitions, LatticeTransitions):
+    if isinstance(equation.model.transitions, LatticeTransitions | StreamedTransitions):
         return _Stored(equation)
     return _Whole(equation) if equation.model.coloring is None else _Half(equation)
 
