@@ -29,6 +29,7 @@ from ctmc.errors import StorageError
 from ctmc.storage import atomic, checksum, container, gate, pool
 from ctmc.storage.atomic import replace_file
 from ctmc.storage.container import SCHEMA_VERSION, content_hash, read_container, write_container
+from ctmc.storage.hash_tree import Stream
 
 pytestmark = pytest.mark.timeout(180)  # damaged files have made HDF5 loop
 
