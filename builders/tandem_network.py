@@ -141,7 +141,9 @@ def tandem_network(
         _fill(begin, starts, tops, most, space.counts, space.below, speeds, arrivals, indptr, sources, rates)
         return FloatTransitions(indptr, sources, rates)
 
-    return Generator(space, made(size, rows, entries, block=_CHUNK), initial=distribution(space, [0] * len(limits)))
+    return Generator(
+        space, made(size, rows, lambda: entries, block=_CHUNK), initial=distribution(space, [0] * len(limits))
+    )
 
 
 tandem_network.event_rates = ("arrival_rate", "service_rates")  # what `ctmc.sensitivity` differentiates by

@@ -32,6 +32,8 @@ _WHERE = {
     "quasi_stationary": "ctmc.quasi_stationary",
     "save": "ctmc.storage",
     "load": "ctmc.storage",
+    "open": "ctmc.storage:open_model",
+    "forecast": "ctmc.forecast",
     "Stationary": "ctmc.problem",
     "Transient": "ctmc.problem",
     "AccumulatedReward": "ctmc.problem",
@@ -82,7 +84,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"ctmc.{name}")
     if name not in _WHERE:
         raise AttributeError(f"module 'ctmc' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_WHERE[name]), name)
+    module, _, other = _WHERE[name].partition(":")
+    value = getattr(importlib.import_module(module), other or name)
     globals()[name] = value
     return value
 
@@ -118,6 +121,7 @@ if TYPE_CHECKING:
         UnsupportedProblemError,
     )
     from ctmc.estimate import Estimate
+    from ctmc.forecast import forecast
     from ctmc.interval import Interval, prove_interval
     from ctmc.model.communication import condensation, to_networkx
     from ctmc.model.generator import Generator
@@ -137,5 +141,6 @@ if TYPE_CHECKING:
     from ctmc.solution import Outcome, Solution, Status
     from ctmc.solve import solve
     from ctmc.storage import load, save
+    from ctmc.storage import open_model as open
     from ctmc.threads import limited_threads
     from ctmc.trace import Trace

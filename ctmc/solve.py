@@ -19,6 +19,7 @@ from ctmc.errors import CTMCError, ModelError, ReducibleError, SolveError, Unsta
 from ctmc.evolution import Evolution
 from ctmc.model.generator import Generator, ProductCounter
 from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
+from ctmc.model.memory import holding
 from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.over_time import answer_over_time
 from ctmc.passage import PassageAnswer, answer_passage
@@ -179,21 +180,22 @@ def solve(
     failure: Exception | None = None
     answer: Answer | None = None
     try:
-        if isinstance(view, Transient | AccumulatedReward):
-            outcome, proof, answer = answer_over_time(view, run_over_time)
-        elif isinstance(view, FirstPassage):
-            outcome, proof, answer = answer_passage(view, run_equation)
-        elif isinstance(view, DiscountedReward):
-            outcome, proof, answer = answer_discounted(view, run_equation)
-        elif isinstance(view, Stationary) and isinstance(view.model, Generator):
-            outcome = _by_classes(view, chosen, trace_for, first)
-        else:
-            if isinstance(view.model, QBD):
-                _check_stable(view.model)
-            outcome = _checked(chosen.run(view, trace_for(None)))
-        if answer is None:
-            proof = certificate.certify(view, outcome)
-            answer = Answer(outcome.value, proof.error_bound)
+        with holding(problem.model.nbytes if isinstance(problem.model, Generator) else 0):
+            if isinstance(view, Transient | AccumulatedReward):
+                outcome, proof, answer = answer_over_time(view, run_over_time)
+            elif isinstance(view, FirstPassage):
+                outcome, proof, answer = answer_passage(view, run_equation)
+            elif isinstance(view, DiscountedReward):
+                outcome, proof, answer = answer_discounted(view, run_equation)
+            elif isinstance(view, Stationary) and isinstance(view.model, Generator):
+                outcome = _by_classes(view, chosen, trace_for, first)
+            else:
+                if isinstance(view.model, QBD):
+                    _check_stable(view.model)
+                outcome = _checked(chosen.run(view, trace_for(None)))
+            if answer is None:
+                proof = certificate.certify(view, outcome)
+                answer = Answer(outcome.value, proof.error_bound)
     except CTMCError:
         raise
     except Exception as error:  # a solver is a plug-in: whatever it does, the user gets one sentence

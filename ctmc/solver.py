@@ -20,6 +20,8 @@ class Solver(Protocol):
     A solver for models with some structure may have a static method ``refuses(model) -> str``: why it does not take
     a model of the class that it needs, or ''.  One that stands on an optional library names it and the extra that brings
     it, ``library = ("pyamg", "multigrid")``, and imports it in ``run``: it is listed, but not offered, where it is missing.
+    One may say beforehand, by a method ``memory(states, entries) -> int``, how many bytes it takes beside the model; forecasts
+    show it.
     """
 
     solves: ClassVar[tuple[type, ...]]

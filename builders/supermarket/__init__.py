@@ -403,8 +403,8 @@ def supermarket(
         entries = largest_entries(space)
         if not is_streaming():
             require_memory("the lumped supermarket model", 6 * entries + 40 * size, states=size, entries=entries)
-        rows, number = lumped_rows(space, keys, design.shares, design.rates)
-        return Generator(space, made(size, rows, number, block=BLOCK), initial=distribution(space, begin))
+        rows, count = lumped_rows(space, keys, design.shares, design.rates)
+        return Generator(space, made(size, rows, count, block=BLOCK), initial=distribution(space, begin))
     # in a box a share 1 / (K + 1) of the states lies on each face; a total cap only takes more away
     entries = int(2 * size * sum(limit / (limit + 1) for limit in design.limits))
     if space.total is None:

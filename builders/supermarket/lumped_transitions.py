@@ -42,8 +42,8 @@ def largest_entries(space: Lattice) -> int:
 
 def lumped_rows(
     space: Lattice, keys: np.ndarray, shares: np.ndarray, service_rates: np.ndarray
-) -> tuple[Callable[[int, int], FloatTransitions | CodedTransitions], int]:
-    """Return a function that makes the transitions into the states begin .. end - 1, and the number of all transitions.
+) -> tuple[Callable[[int, int], FloatTransitions | CodedTransitions], Callable[[], int]]:
+    """Return a function that makes the transitions into the states begin .. end - 1, and one that returns the number of all.
 
     Rates are coded, all ranges with the same values in ascending order, unless there are more than 65,536 different ones.
 
@@ -99,7 +99,7 @@ def lumped_rows(
             return FloatTransitions(indptr, sources, values[codes])
         return CodedTransitions(indptr, sources, codes, values)
 
-    return rows, entries
+    return rows, lambda: entries
 
 
 # Everything below counts in unsigned numbers: Numba's test for negative indices would cost a factor of two.

@@ -24,14 +24,14 @@ def answer(question: Question, output: Output) -> int:
     from ctmc import registry
     from ctmc.cli.progress import Progress, monitor_for
     from ctmc.solve import default_solver, solve
-    from ctmc.storage import load
+    from ctmc.storage import load_fitting
     from ctmc.study.measures import check_measure
 
     for text in question.conditions:
         check_measure(text)
     settings = settings_of(question)
     check_extras(question)
-    model = load(question.file)
+    model = load_fitting(question.file)
     problem = registry.problem_class(question.problem)(model, **settings)
     name = question.solver or default_solver(problem)
     solver = registry.make_solver(name)

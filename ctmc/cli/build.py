@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import time
 from collections.abc import Callable, Sequence
@@ -20,30 +21,40 @@ from ctmc.errors import PluginError, StorageError, printable, unknown_name
 
 def _build(
     builder: str,
-    output: str,
+    output: str | None,
     overwrite: bool,
     threads: int | None,
     memory_limit: str | None,
     allow_code: bool,
+    dry_run: bool,
     **values: Any,
 ) -> int:
     from ctmc import registry
     from ctmc.cli.progress import Progress
     from ctmc.model.memory import format_size
+    from ctmc.model.streamed import streaming
     from ctmc.storage import save
+    from ctmc.storage.gate import opened
+    from ctmc.storage.stored import loaded_bytes
 
     out = output_of(click.get_current_context())
-    with limits(threads, memory_limit, allow_code):
-        _check_place(Path(output))
+    with limits(threads, memory_limit, allow_code), streaming():
+        if output is None and not dry_run:
+            raise click.UsageError("Missing option '-o' / '--output'.", click.get_current_context())
+        if output is not None:
+            _check_place(Path(output))
         progress = Progress(out, f"building {builder}", 0.5)
         try:
             begin = time.perf_counter()
             model = registry.build(builder, **given_values(values))
+            if dry_run or output is None:
+                return _show_forecast(builder, model, out)
+            digest = save(output, model, overwrite=overwrite, progress=partial(_show_bytes, progress))
             seconds = time.perf_counter() - begin
-            digest = save(output, model, overwrite=overwrite)
         finally:
             progress.close()
-    facts = model_facts(model)
+    with opened(Path(output)) as file:
+        facts = {**model_facts(model), "bytes": loaded_bytes(file.arrays())}
     states = facts.get("states") or facts.get("boundary_states") or 0
     document = {
         "file": output,
@@ -74,6 +85,51 @@ def _build(
     return 0
 
 
+def _show_bytes(progress: Any, done: int, total: int) -> None:
+    progress.count(done >> 10, total >> 10, "KiB of arrays written")
+
+
+def _show_forecast(builder: str, model: Any, out: Any) -> int:
+    from ctmc.cli.progress import duration
+    from ctmc.forecast import forecast
+    from ctmc.model.generator import Generator
+    from ctmc.model.memory import format_size, memory_limit
+
+    if not isinstance(model, Generator):
+        facts = model_facts(model)
+        if out.json:
+            out.document({"builder": builder, **facts})
+        else:
+            out.write(
+                f"{builder} would have {facts.get('boundary_states', 0):,} boundary states: small, nothing to forecast"
+            )
+        return 0
+    found = forecast(model)
+    if out.json:
+        out.document({"builder": builder, **dataclasses.asdict(found), "memory_limit": memory_limit()})
+        return 0
+    about = "" if found.exact else "about "
+    out.write(f"{builder} would take (nothing was written):")
+    out.facts(
+        [
+            ("states", f"{found.states:,}"),
+            ("transitions", f"{about}{found.entries:,}"),
+            (
+                "file size",
+                f"about {format_size(found.file_bytes)}, {found.file_bytes / max(found.raw_bytes, 1):.1%} of raw rows",
+            ),
+            ("build", f"about {duration(found.seconds)} in {format_size(found.build_bytes)}"),
+            ("in memory", f"{format_size(found.model_bytes)} (raw rows {format_size(found.raw_bytes)})"),
+            ("memory limit", format_size(memory_limit())),
+        ]
+    )
+    out.table(
+        ["solver", "in memory", "streamed"],
+        [[name, format_size(whole), format_size(part)] for name, (whole, part) in found.solvers.items()],
+    )
+    return 0
+
+
 def _check_place(path: Path) -> None:
     """Refuse before the model is built what could not be written afterwards."""
     if not path.parent.is_dir():
@@ -85,7 +141,15 @@ def _check_place(path: Path) -> None:
 def _own_options() -> list[click.Parameter]:
     return [
         click.Option(
-            ["-o", "--output"], required=True, type=file_type(), metavar="FILE", help="Where to store the model."
+            ["-o", "--output"],
+            type=file_type(),
+            metavar="FILE",
+            help="Where to store the model; needed unless --dry-run.",
+        ),
+        click.Option(
+            ["--dry-run"],
+            is_flag=True,
+            help="Tell states, transitions, bytes, memory for each solver and time, and build nothing.",
         ),
         click.Option(["--overwrite"], is_flag=True, help="Replace another model in this file."),
         memory_option(),

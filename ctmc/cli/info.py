@@ -96,6 +96,7 @@ def _as_text(name: str, value: Any) -> Any:
 
 def _facts(file: str, structure: bool) -> dict[str, Any]:
     from ctmc.storage import read_info
+    from ctmc.storage.stored import loaded_bytes
 
     info = read_info(file)
     kind = info["kind"]
@@ -106,7 +107,7 @@ def _facts(file: str, structure: bool) -> dict[str, Any]:
         facts |= _model(file, info, sizes, structure)
     else:
         facts |= {name: value for name, value in info.items() if name not in ("about", "kind", "study", "histories")}
-    facts.setdefault("bytes_in_memory", _loaded_size(sizes))
+    facts.setdefault("bytes_in_memory", loaded_bytes(_stored(file)))
     facts |= {
         "bytes_on_disk": os.stat(file).st_size,
         "content_hash": info["content_hash"],
@@ -118,27 +119,22 @@ def _facts(file: str, structure: bool) -> dict[str, Any]:
     return facts
 
 
-def _array_sizes(file: str) -> dict[str, tuple[tuple[int, ...], int]]:
-    """Return shape and bytes of each array, without reading one."""
+def _stored(file: str) -> dict[str, Any]:
     from ctmc.storage.gate import opened
 
     with opened(Path(file)) as stored:
-        return {name: (array.shape, array.size) for name, array in stored.arrays().items()}
+        return stored.arrays()
+
+
+def _array_sizes(file: str) -> dict[str, tuple[tuple[int, ...], int]]:
+    """Return shape and bytes of each array, without reading one."""
+    return {name: (array.shape, array.size) for name, array in _stored(file).items()}
 
 
 def _length(sizes: dict[str, tuple[tuple[int, ...], int]], name: str) -> int | None:
     """Return the length of an array, stored as it is or as codes; None where there is no such array."""
     shape, _ = sizes.get(name, sizes.get(f"{name}.codes", (None, 0)))
     return None if shape is None else shape[0]
-
-
-def _loaded_size(sizes: dict[str, tuple[tuple[int, ...], int]]) -> int:
-    """Return the bytes of the arrays once loaded, in the form in which the file holds them."""
-    states, entries = _length(sizes, "exit_rates"), _entries(sizes)
-    if states is None or entries is None:
-        return sum(size for _, size in sizes.values())
-    per_entry = 12 if _length(sizes, "rates/data") is not None else 4 + sizes["rates/codes"][1] // max(entries, 1)
-    return per_entry * entries + 16 * states
 
 
 def _entries(sizes: dict[str, tuple[tuple[int, ...], int]]) -> int | None:
@@ -153,6 +149,7 @@ def _model(
     from ctmc.cli.models import model_facts
     from ctmc.model.structure import structure as structure_of
     from ctmc.storage import load
+    from ctmc.storage.stored import loaded_bytes
 
     recipe = info.get("builder") or {}
     facts: dict[str, Any] = {
@@ -161,7 +158,7 @@ def _model(
         "parameters": recipe.get("parameters", {}),
         "recipe_hash": recipe.get("recipe_hash"),
     }
-    if structure or _loaded_size(sizes) <= _LOADED_BYTES:
+    if structure or loaded_bytes(_stored(file)) <= _LOADED_BYTES:
         model = load(file)
         found = model_facts(model)
         size = found.pop("bytes")

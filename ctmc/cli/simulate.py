@@ -46,14 +46,14 @@ def _simulate(
 ) -> int:
     from ctmc.cli.progress import Progress
     from ctmc.simulation import simulate
-    from ctmc.storage import load
+    from ctmc.storage import load_fitting
 
     out = output_of(click.get_current_context())
     options = given_values(values)
     if plot is not None and options.get("times") is None:
         raise click.UsageError("--plot draws trajectories; give --times, such as --times 0:50:1")
     with limits(threads, memory_limit, allow_code):
-        model = load(what) if stored else what
+        model = load_fitting(what) if stored else what
         progress = Progress(out, f"simulating {Path(what).name}", 0.5)
 
         def monitor(done: int, total: int) -> bool:

@@ -392,7 +392,7 @@ class Generator(Summarised):
             departures = sum(self.size // (limit + 1) * limit for limit in self.transitions.sides - 1)
             return int(departures) + int(sum(np.count_nonzero(row) for row in self.transitions.weights))
         if isinstance(self.transitions, StreamedTransitions):
-            return self.transitions.entries
+            return self.transitions.count()
         return len(self.transitions.sources)
 
     def most_transitions_out(self) -> np.ndarray:
@@ -623,8 +623,8 @@ class Generator(Summarised):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the stored arrays."""
-        return nbytes(self.transitions) + self.exit_rates.nbytes
+        """Bytes of the arrays that are held."""
+        return nbytes(self.transitions) + 8 * self.size
 
     def _summary(self) -> tuple[str, Rows]:
         recipe = self.recipe

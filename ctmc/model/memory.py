@@ -42,6 +42,24 @@ def limited_memory(limit: int | str | None) -> Iterator[None]:
         _limit.reset(token)
 
 
+@contextmanager
+def holding(size: int) -> Iterator[None]:
+    """Take what is held already from a limit that was set, inside a ``with`` block; what is free now goes without it anyhow.
+
+    Examples
+    --------
+    >>> with limited_memory("400MiB"), holding(300 * 1024**2):
+    ...     memory_limit()
+    104857600
+    """
+    limit = _limit.get()
+    token = _limit.set(None if limit is None else max(limit - size, 0))
+    try:
+        yield
+    finally:
+        _limit.reset(token)
+
+
 def parse_size(text: int | str) -> int:
     """Return a number of bytes from 4096, '400MiB', '2GiB' or '1.5GB'.
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ctmc.errors import ModelError, printable, unknown_name
+from ctmc.model.streamed import streaming
 
 if TYPE_CHECKING:
     from ctmc.model.generator import Generator
@@ -152,7 +153,8 @@ def builder(
             defaults = {name: parameter.default for name, parameter in signature.parameters.items()}
             notes: tuple[str, ...] = ()
             if resolve is not None:
-                changes, notes = resolve(**{**defaults, **given})
+                with streaming(False):  # what is solved on the way is small, and looked at many times
+                    changes, notes = resolve(**{**defaults, **given})
                 given |= changes
             objects = {
                 name for name in code if not (callable(given.get(name)) or isinstance(given.get(name), str | None))

@@ -65,8 +65,8 @@ class StreamedTransitions:
         Where they come from: 'stored rows' or 'rows made as they are asked for'.
     begins : ndarray of int64, shape (slabs + 1,)
         First state of each slab, and the number of states.
-    entries : int
-        Number of transitions.
+    count : callable
+        Returns the number of transitions.
     stream : callable
         Maps numbers of slabs to an iterator over these slabs, in this order; each is valid until the next one.
     lattice : LatticeParts, optional
@@ -75,7 +75,7 @@ class StreamedTransitions:
 
     name: str
     begins: np.ndarray
-    entries: int
+    count: Callable[[], int]
     stream: Callable[[Iterable[int]], Iterator[Slab]]
     lattice: LatticeParts | None = None
 
@@ -101,9 +101,9 @@ class StreamedTransitions:
 
 
 @contextlib.contextmanager
-def streaming() -> Iterator[None]:
-    """Have builders return rows that are made as they are asked for, inside a ``with`` block."""
-    token = _streaming.set(True)
+def streaming(on: bool = True) -> Iterator[None]:
+    """Have builders return rows that are made as they are asked for, inside a ``with`` block, or not any more."""
+    token = _streaming.set(on)
     try:
         yield
     finally:
@@ -118,9 +118,9 @@ def is_streaming() -> bool:
 def made(
     size: int,
     rows: Callable[[int, int], FloatTransitions | CodedTransitions],
-    entries: int | None = None,
+    count: Callable[[], int] | None = None,
     *,
-    block: int = 1,
+    block: int = 4096,
     slab_states: int = SLAB_STATES,
 ) -> Any:
     """Return the rows of all states at once, or, inside `streaming`, as they are asked for.
@@ -131,23 +131,22 @@ def made(
         Number of states.
     rows : callable
         ``rows(begin, end)`` returns the transitions into the states begin .. end - 1, row pointers from 0.
-    entries : int, optional
-        Number of all transitions; counted in one more pass where it is not given.
+    count : callable, optional
+        Returns the number of all transitions, if that is quicker than making them.
     block : int
-        Slabs begin at multiples of it.
+        Slabs begin at multiples of it; itself a multiple of 4096, the blocks in which files are decoded.
     slab_states : int
         States per slab.
 
     Examples
     --------
-    >>> chain = np.array([1.0, 2.0])
-    >>> def rows(begin, end):                                     # a ring of a thousand states
+    >>> def rows(begin, end):                                     # a ring of ten thousand states
     ...     states = np.arange(begin, end)
-    ...     return FloatTransitions(np.arange(end - begin + 1), ((states - 1) % 1000).astype(np.int32), np.ones(end - begin))
+    ...     return FloatTransitions(np.arange(end - begin + 1), ((states - 1) % 10000).astype(np.int32), np.ones(end - begin))
     >>> with streaming():
-    ...     ring = made(1000, rows, slab_states=300)
-    >>> ring.entries, ring.begins.tolist(), ring.into(0)[0].tolist()
-    (1000, [0, 300, 600, 900, 1000], [999])
+    ...     ring = made(10000, rows, slab_states=5000)
+    >>> ring.count(), ring.begins.tolist(), ring.into(0)[0].tolist()
+    (10000, [0, 4096, 8192, 10000], [9999])
     """
     if not is_streaming():
         return rows(0, size)
@@ -159,9 +158,10 @@ def made(
             begin = int(begins[number])
             yield as_slab(begin, rows(begin, int(begins[number + 1])))
 
-    if entries is None:
-        entries = sum(int(slab.indptr[-1]) for slab in stream(range(len(begins) - 1)))
-    return StreamedTransitions("rows made as they are asked for", begins, entries, stream)
+    def counted() -> int:
+        return sum(int(slab.indptr[-1]) for slab in stream(range(len(begins) - 1)))
+
+    return StreamedTransitions("rows made as they are asked for", begins, count or counted, stream)
 
 
 def made_lattice(
@@ -203,7 +203,7 @@ def lattice_begins(size: int, side: int) -> np.ndarray:
 
 
 def streamed_lattice(name: str, begins: np.ndarray, parts: LatticeParts) -> StreamedTransitions:
-    """Return rows that are written out from the windows of a lattice; counts the transitions in one pass."""
+    """Return rows that are written out from the windows of a lattice."""
     size = int(begins[-1])
 
     def stream(numbers: Iterable[int]) -> Iterator[Slab]:
@@ -211,9 +211,13 @@ def streamed_lattice(name: str, begins: np.ndarray, parts: LatticeParts) -> Stre
             parts.windows(numbers), size, int(begins[1]), parts.unit, parts.departures, parts.sides, parts.strides
         )
 
-    arrivals = sum(int(np.count_nonzero(weights)) for _, weights in parts.windows(range(len(begins) - 1)))
-    entries = arrivals + sum(size // side * (side - 1) for side in parts.sides.tolist())
-    return StreamedTransitions(name, begins, entries, stream, parts)
+    def count() -> int:
+        windows = parts.windows(range(len(begins) - 1))
+        arrivals = sum(int(np.count_nonzero(weights)) for _, weights in windows)
+        departures: int = sum(size // side * (side - 1) for side in parts.sides.tolist())
+        return arrivals + departures
+
+    return StreamedTransitions(name, begins, count, stream, parts)
 
 
 def as_slab(begin: int, rows: FloatTransitions | CodedTransitions) -> Slab:

@@ -5,12 +5,15 @@ One module opens HDF5 (`gate`), one writes (`container`); nothing in a file is u
 
 from ctmc.storage.models import load, read_info, save
 from ctmc.storage.solutions import StoredSolution, can_be_saved, load_solution, save_solution, solution_paths
+from ctmc.storage.stored import load_fitting, open_model
 
 __all__ = [
     "StoredSolution",
     "can_be_saved",
     "load",
+    "load_fitting",
     "load_solution",
+    "open_model",
     "read_info",
     "save",
     "save_solution",

@@ -14,7 +14,6 @@ import numpy as np
 
 from ctmc.errors import StorageError
 from ctmc.model.products import compiled, compiled_parallel
-from ctmc.model.transitions import unsigned
 
 LEAST = 4096
 """Shorter arrays are stored as they are."""
@@ -60,11 +59,6 @@ class Distinct:
         if not self.full:
             _gather(values.view(np.uint64), self._tables, self._used, self._counts, self.most)
 
-    def add_steps(self, begin: int, indptr: np.ndarray, sources: np.ndarray) -> None:
-        """Take note of the steps from the states begin, begin + 1, .. to their sources; index arrays unsigned."""
-        if not self.full:
-            _gather_steps(begin, indptr, sources, self._tables, self._used, self._counts, self.most)
-
     def values(self, dtype: np.dtype[Any]) -> np.ndarray | None:
         """Return the different values, ascending by bit pattern, or None where there are too many."""
         if self.full:
@@ -74,7 +68,7 @@ class Distinct:
 
 
 class Coder:
-    """Turns values, or steps to sources, into codes, with a table of all of them.
+    """Turns values into codes, with a table of all of them.
 
     Parameters
     ----------
@@ -90,12 +84,6 @@ class Coder:
         """Return the code of each value."""
         codes = np.empty(values.size, dtype=self.dtype)
         _encode(values.view(np.uint64), self._table, self._codes, codes)
-        return codes
-
-    def step_codes(self, begin: int, indptr: np.ndarray, sources: np.ndarray) -> np.ndarray:
-        """Return the code of each step from the states begin, begin + 1, .. to their sources; index arrays unsigned."""
-        codes = np.empty(int(indptr[-1]), dtype=self.dtype)
-        _encode_steps(begin, indptr, sources, self._table, self._codes, codes)
         return codes
 
 
@@ -126,34 +114,6 @@ def coded(array: np.ndarray) -> Coded | None:
     return None if values is None else (Coder(values).codes(array), values)
 
 
-def coded_steps(indptr: np.ndarray, sources: np.ndarray) -> Coded | None:
-    """Return (codes, steps) with ``target + steps[codes]`` equal to the sources, or None where that does not pay.
-
-    Parameters
-    ----------
-    indptr : ndarray of int64, shape (n + 1,)
-    sources : ndarray of int32 or int64, shape (m,)
-        By destination.
-
-    Returns
-    -------
-    codes : ndarray of uint8 or uint16, shape (m,)
-    steps : ndarray of int64
-    """
-    if sources.size < LEAST:
-        return None
-    pointers, columns = unsigned(indptr), unsigned(sources)
-    found = Distinct(most_steps(sources.size))
-    found.add_steps(0, pointers, columns)
-    steps = found.values(np.dtype(np.int64))
-    return None if steps is None else (Coder(steps).step_codes(0, pointers, columns), steps)
-
-
-def most_steps(entries: int) -> int:
-    """Return up to how many different steps to code."""
-    return min(MOST, entries // 16)
-
-
 def decoded(codes: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Return ``values[codes]``.
 
@@ -166,25 +126,6 @@ def decoded(codes: np.ndarray, values: np.ndarray) -> np.ndarray:
     array = np.empty(codes.size, dtype=values.dtype)
     _decode(codes, values, array)
     return array
-
-
-def decoded_steps(codes: np.ndarray, steps: np.ndarray, indptr: np.ndarray) -> np.ndarray:
-    """Return the sources, int32 where they fit, else int64; whether they lie in the space is for the generator to check.
-
-    Raises
-    ------
-    StorageError
-        If a code has no step, or the row pointers do not fit the codes.
-    """
-    _check(codes, steps)
-    n = len(indptr) - 1
-    if n < 1 or indptr[0] != 0 or indptr[-1] != codes.size or (np.diff(indptr) < 0).any():
-        raise StorageError("its row pointers do not fit its transitions")
-    if len(steps) and max(abs(int(steps.min())), abs(int(steps.max()))) > n:
-        raise StorageError("a transition leads further than there are states")
-    sources = np.empty(codes.size, dtype=np.int32 if n <= np.iinfo(np.int32).max else np.int64)
-    _decode_steps(unsigned(indptr), codes, steps, sources)
-    return sources
 
 
 def _check(codes: np.ndarray, values: np.ndarray) -> None:
@@ -230,24 +171,6 @@ def _gather(bits: Any, tables: Any, used: Any, counts: Any, most: int) -> None:
         counts[worker] = count
 
 
-@compiled_parallel
-def _gather_steps(begin: int, indptr: Any, sources: Any, tables: Any, used: Any, counts: Any, most: int) -> None:
-    n = indptr.size - 1
-    share = (n + _WORKERS - 1) // _WORKERS
-    for worker in numba.prange(_WORKERS):
-        table, taken, count = tables[worker], used[worker], counts[worker]
-        for j in range(np.uint64(min(worker * share, n)), np.uint64(min((worker + 1) * share, n))):
-            for k in range(indptr[j], indptr[j + np.uint64(1)]):
-                step = np.uint64(sources[k]) - (np.uint64(begin) + j)
-                place = _slot(step, table, taken)
-                if not taken[place]:
-                    table[place], taken[place] = step, True
-                    count += 1
-            if count > most:
-                break
-        counts[worker] = count
-
-
 @compiled
 def _fill(values: Any, table: Any, used: Any, codes: Any) -> None:
     for code in range(values.size):
@@ -273,22 +196,7 @@ def _encode(bits: Any, table: Any, codes_of: Any, codes: Any) -> None:
 
 
 @compiled_parallel
-def _encode_steps(begin: int, indptr: Any, sources: Any, table: Any, codes_of: Any, codes: Any) -> None:
-    """Write the code of each step from target to source.  Reads 4 bytes an entry and writes 1 or 2."""
-    for j in numba.prange(indptr.size - 1):
-        for k in range(indptr[j], indptr[j + 1]):
-            codes[k] = _code(np.uint64(sources[k]) - (np.uint64(begin) + np.uint64(j)), table, codes_of)
-
-
-@compiled_parallel
 def _decode(codes: Any, values: Any, array: Any) -> None:
     for chunk in numba.prange((codes.size + _CHUNK - 1) // _CHUNK):
         for k in range(np.uint64(chunk * _CHUNK), np.uint64(min((chunk + 1) * _CHUNK, codes.size))):
             array[k] = values[codes[k]]
-
-
-@compiled_parallel
-def _decode_steps(indptr: Any, codes: Any, steps: Any, sources: Any) -> None:
-    for j in numba.prange(indptr.size - 1):
-        for k in range(indptr[j], indptr[j + 1]):
-            sources[k] = j + steps[codes[k]]

@@ -30,10 +30,12 @@ from ctmc.model.recipe import Recipe
 from ctmc.model.reward import Reward, evaluate
 from ctmc.model.state_space import Lattice, Listed, StateSpace, Variable
 from ctmc.model.streamed import StreamedTransitions
-from ctmc.model.transitions import CodedTransitions, FloatTransitions, LatticeTransitions, Transitions
-from ctmc.storage.coding import coded, coded_steps, decoded, decoded_steps
+from ctmc.model.transitions import CodedTransitions, FloatTransitions, LatticeTransitions, Transitions, unsigned
+from ctmc.storage.coding import coded, decoded
 from ctmc.storage.container import read_container, write_container
 from ctmc.storage.fields import field, fields
+from ctmc.storage.hash_tree import Stream
+from ctmc.storage.sources import BLOCK, decode
 from ctmc.storage.streams import stream_of
 
 Arrays = dict[str, np.ndarray]
@@ -42,6 +44,8 @@ Restorer = Callable[[Arrays, StateSpace], Transitions | StreamedTransitions]
 
 KINDS = ("generator", "qbd")
 _BLOCKS = ("up", "local", "down")
+STEPS = ("codes", "values", "others", "starts")
+"""The arrays that sources are stored in, `rates/steps.codes` and so on."""
 
 
 def save(
@@ -89,17 +93,12 @@ def save(
         )
     if not isinstance(model, Generator | QBD):
         raise ModelError(f"a {type(model).__name__} cannot be saved as a model; allowed are Generator and QBD.")
-    stream = None
-    if isinstance(model, Generator) and isinstance(model.transitions, StreamedTransitions):
-        small, stream = stream_of(model)
-        manifest, arrays = describe(model)
-        arrays |= small
-    else:
-        manifest, arrays = describe(model)
+    manifest, arrays, stream = describe(model)
     kind = "generator" if isinstance(model, Generator) else "qbd"
     groups = {}
-    names = arrays.keys() | (stream.arrays.keys() if stream else set())
-    if {"rates/data", "rates/indices"} <= names and isinstance(model, Generator):  # the form that anndata reads
+    if {"rates/data", "rates/indices"} <= stream.arrays.keys() and isinstance(
+        model, Generator
+    ):  # the form that anndata reads
         shape = (model.size,) * 2
         groups["rates"] = {"encoding-type": "csc_matrix", "encoding-version": "0.1.0", "shape": shape}
     digest = write_container(
@@ -152,8 +151,8 @@ def about() -> dict[str, Any]:
     return {"created": now, "versions": versions}
 
 
-def describe(model: Generator | QBD) -> tuple[dict[str, Any], Arrays]:
-    """Return the manifest and the arrays of a model's file."""
+def describe(model: Generator | QBD) -> tuple[dict[str, Any], Arrays, Stream]:
+    """Return the manifest, the arrays and the stream of more arrays of a model's file."""
     manifest: dict[str, Any] = {"about": about(), "notes": list(model.notes), "builder": _builder(model.recipe)}
     arrays: Arrays = {}
     if isinstance(model, QBD):
@@ -171,12 +170,12 @@ def describe(model: Generator | QBD) -> tuple[dict[str, Any], Arrays]:
                 if getattr(level, name) is not None:
                     _put_block(arrays, f"boundary/{number}/{name}", getattr(level, name))
             arrays[f"boundary/{number}/phases"] = model.phases[number]
-        return manifest, arrays
+        return manifest, arrays, Stream()
+    small, stream = stream_of(model)
+    arrays |= small
     manifest["space"] = _space(model.space)
     manifest["labels"] = list(model.labels)
     manifest["initial"] = model.initial is not None
-    if not isinstance(model.transitions, StreamedTransitions):  # which come by themselves
-        _put_transitions(arrays, model.transitions)
     _put(arrays, "exit_rates", model.exit_rates)
     if isinstance(model.space, Listed):
         arrays["states"] = model.space.table
@@ -197,7 +196,7 @@ def describe(model: Generator | QBD) -> tuple[dict[str, Any], Arrays]:
             _put(arrays, f"impulses/{number}", impulse_values(model, reward))
         if reward.self_loops is not None:
             arrays[f"self_loops/{number}"] = self_loop_rates(model, reward)
-    return manifest, arrays
+    return manifest, arrays, stream
 
 
 def _reward(name: str, reward: Reward) -> dict[str, Any]:
@@ -391,26 +390,6 @@ def _restored_space(entry: Mapping[str, Any], arrays: Arrays) -> StateSpace:
     raise StorageError(f"its state space is of the kind {printable(kind)!r}; allowed are lattice and listed")
 
 
-def _put_transitions(arrays: Arrays, stored: Transitions) -> None:
-    if isinstance(stored, LatticeTransitions):
-        arrays |= {
-            "rates/weights": stored.weights,
-            "rates/unit": stored.unit,
-            "rates/departures": stored.departures,
-        }
-        return
-    steps = coded_steps(stored.indptr, stored.sources)
-    if steps is None:
-        arrays |= {"rates/indptr": stored.indptr, "rates/indices": stored.sources}
-    else:
-        _put(arrays, "rates/counts", np.diff(stored.indptr))
-        arrays["rates/steps.codes"], arrays["rates/steps.values"] = steps
-    if isinstance(stored, CodedTransitions):
-        arrays |= {"rates/codes": stored.codes, "rates/values": stored.values}
-    else:
-        _put(arrays, "rates/data", stored.rates)
-
-
 def _restored_transitions(arrays: Arrays, space: StateSpace) -> Transitions:
     if "rates/weights" in arrays:
         return restored_lattice(arrays, space)
@@ -421,11 +400,20 @@ def _restored_transitions(arrays: Arrays, space: StateSpace) -> Transitions:
         if counts.dtype != np.int64 or counts.ndim != 1 or (counts.size and counts.min() < 0):
             raise StorageError("its numbers of transitions per state are not whole numbers >= 0")
         indptr = np.concatenate([[0], np.cumsum(counts)])
-        codes, steps = _take(arrays, "rates/steps.codes"), _take(arrays, "rates/steps.values")
-        sources = decoded_steps(codes, steps, indptr)
+        sources = _sources(arrays, indptr)
     if "rates/codes" in arrays:
         return CodedTransitions(indptr, sources, _take(arrays, "rates/codes"), _take(arrays, "rates/values"))
     return FloatTransitions(indptr, sources, _take(arrays, "rates/data"))
+
+
+def _sources(arrays: Arrays, indptr: np.ndarray) -> np.ndarray:
+    codes, values, others, starts = (_take(arrays, f"rates/steps.{part}") for part in STEPS)
+    n = len(indptr) - 1
+    if n < 1 or codes.shape != (indptr[-1],) or starts.shape != (-(-n // BLOCK) + 1,) or starts.dtype != np.int64:
+        raise StorageError("its numbers of transitions do not fit its steps")
+    sources = np.empty(codes.size, dtype=np.int32 if n <= np.iinfo(np.int32).max else np.int64)
+    decode(0, unsigned(indptr), codes, values, others, starts, unsigned(sources), parallel=True)
+    return sources
 
 
 def restored_lattice(arrays: Arrays, space: StateSpace) -> LatticeTransitions:

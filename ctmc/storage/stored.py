@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from ctmc.errors import StorageError
 from ctmc.model import products
 from ctmc.model.generator import Generator
-from ctmc.model.products import compiled
+from ctmc.model.memory import format_size, memory_limit
 from ctmc.model.qbd import QBD
 from ctmc.model.state_space import Lattice, StateSpace
 from ctmc.model.streamed import (
@@ -30,16 +30,21 @@ from ctmc.model.streamed import (
 )
 from ctmc.model.transitions import NO_CODES, Slab, Transitions
 from ctmc.storage.container import OpenContainer, open_container
-from ctmc.storage.models import KINDS, Progress, about_file, restore, restored_lattice
+from ctmc.storage.gate import StoredArray
+from ctmc.storage.models import KINDS, STEPS, Progress, about_file, load, restore, restored_lattice
 from ctmc.storage.pool import worker_count
+from ctmc.storage.sources import BLOCK, decode
 from ctmc.storage.streams import check_slab
 
 SLAB_ENTRIES = 1 << 20
 """Transitions per slab, unless one state has more."""
 _AHEAD = 2
+_VECTORS = 56
+"""Bytes a state that a solve takes, certificate included."""
 
 Made = TypeVar("Made")
 Key = tuple[str, int]  # an array, and the number of one of its chunks
+Chunks = dict[Key, Future[np.ndarray]]
 
 
 def open_model(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Generator | QBD:
@@ -93,6 +98,49 @@ def open_model(path: str | os.PathLike[str], *, progress: Progress | None = None
     return model
 
 
+def load_fitting(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Generator | QBD:
+    """Load a model if it fits the memory limit together with the vectors of a solve, else open it; a note says so.
+
+    Parameters
+    ----------
+    path : path-like
+    progress : callable, optional
+        Called with what is done and what is to do, in bytes or transitions.
+    """
+    stored = open_container(path, KINDS).stored
+    needed = memory_to_load(stored)
+    if needed <= memory_limit():
+        return load(path, progress=progress)
+    model = open_model(path, progress=progress)
+    if isinstance(model.transitions if isinstance(model, Generator) else None, StreamedTransitions):
+        note = (
+            f"Streamed from its file: in memory it would need {format_size(needed)} with the vectors of a solve, and the memory "
+            f"limit is {format_size(memory_limit())}."
+        )
+        model = model.replace(notes=(*model.notes, note))
+    return model
+
+
+def loaded_bytes(stored: Mapping[str, StoredArray]) -> int:
+    """Return the bytes of a model's arrays once loaded, in the form in which the file holds them."""
+    rates = next((stored[name] for name in ("rates/codes", "rates/data", "rates/data.codes") if name in stored), None)
+    exits = stored.get("exit_rates") or stored.get("exit_rates.codes")
+    if rates is None or exits is None:
+        return sum(array.size for array in stored.values())
+    states = exits.shape[0]
+    per_entry = 4 if states <= np.iinfo(np.int32).max else 8
+    per_entry += rates.dtype.itemsize if "rates/codes" in stored else 8
+    return int(per_entry * rates.shape[0] + 16 * states)
+
+
+def memory_to_load(stored: Mapping[str, StoredArray]) -> int:
+    """Return the bytes that a model takes in memory, loaded and solved: twice its arrays, and 56 a state."""
+    exits = stored.get("exit_rates") or stored.get("exit_rates.codes")
+    if exits is None:
+        return loaded_bytes(stored)
+    return 2 * loaded_bytes(stored) + _VECTORS * exits.shape[0]  # most methods copy the rows, sorted by color
+
+
 def _verify(model: Generator, progress: Progress | None) -> None:
     """Check the laws of a generator, slab by slab; reading verifies the digests."""
     rows = model.transitions
@@ -103,7 +151,7 @@ def _verify(model: Generator, progress: Progress | None) -> None:
         products.exit_sums(*slab, sums)
         done += int(slab.indptr[-1])
         if progress is not None:
-            progress(done, rows.entries)
+            progress(done, model.entries)
     model.check_exit_rates(sums)
 
 
@@ -133,7 +181,7 @@ class _Reader:
         step, per_row = array.chunk[-1], -(-array.shape[-1] // array.chunk[-1])
         return [(name, row * per_row + k) for k in range(begin // step, -(-end // step))]
 
-    def take(self, chunks: dict[Key, Future[np.ndarray]], name: str, begin: int, end: int, row: int = 0) -> np.ndarray:
+    def take(self, chunks: Chunks, name: str, begin: int, end: int, row: int = 0) -> np.ndarray:
         """Return the elements begin .. end - 1 from chunks that are being read."""
         step, keys = self.file.stored[name].chunk[-1], self.keys(name, begin, end, row)
         first = begin // step * step
@@ -145,10 +193,10 @@ class _Reader:
         self,
         numbers: Iterable[int],
         keys: Callable[[int], list[Key]],
-        make: Callable[[int, dict[Key, Future[np.ndarray]]], Made],
+        make: Callable[[int, Chunks], Made],
     ) -> Iterator[Made]:
         """Yield what is made of each slab, while the chunks of the next ones are read and decoded."""
-        reading: dict[Key, Future[np.ndarray]] = {}
+        reading: Chunks = {}
         pending: deque[tuple[list[Key], Future[Made]]] = deque()
         with ThreadPoolExecutor(worker_count(), thread_name_prefix="ctmc-storage") as pool:
             try:
@@ -178,121 +226,157 @@ class _Part(NamedTuple):
     name: str
     values: np.ndarray | None
 
+    def check(self, raw: np.ndarray) -> None:
+        """Raise `StorageError` if a code has no value."""
+        assert self.values is not None
+        if raw.size and int(raw.max()) >= len(self.values):
+            raise StorageError(f"a code of {self.name} is {int(raw.max())}, but there are {len(self.values)} values")
+
+    def decoded(self, raw: np.ndarray) -> np.ndarray:
+        """Return what the elements stand for."""
+        if self.values is None:
+            return raw
+        self.check(raw)
+        return np.asarray(self.values[raw])
+
 
 def _part(reader: _Reader, name: str) -> _Part | None:
     stored = reader.file.stored
     if name in stored:
         return _Part(name, None)
-    if f"{name}.codes" in stored:
+    if f"{name}.codes" in stored and f"{name}.values" in stored:
         return _Part(f"{name}.codes", reader.table(f"{name}.values"))
     return None
 
 
-def _decoded(part: _Part, raw: np.ndarray) -> np.ndarray:
-    if part.values is None:
-        return raw
-    if raw.dtype not in (np.uint8, np.uint16) or (raw.size and int(raw.max()) >= len(part.values)):
-        raise StorageError(f"a code of {part.name} has no value")
-    return np.asarray(part.values[raw])
-
-
 def _stored_rows(reader: _Reader, space: StateSpace) -> StreamedTransitions:
     """Return compressed rows of a file, cut into slabs of about equally many transitions."""
-    stored, n = reader.file.stored, space.size
-    indptr = "rates/indptr" if "rates/indptr" in stored else None
-    counts = None if indptr else _part(reader, "rates/counts")
-    steps, indices = _part(reader, "rates/steps"), _part(reader, "rates/indices")
-    rates = (
-        _Part("rates/codes", reader.table("rates/values")) if "rates/codes" in stored else _part(reader, "rates/data")
-    )
-    ends = indices if indptr else steps
-    if (indptr is None and counts is None) or ends is None or rates is None:
-        raise StorageError(
-            "it does not have the arrays of transitions: counts and steps or indptr and indices, and rates"
-        )
-    pointers = indptr or counts.name  # type: ignore[union-attr]
-    entries = stored[ends.name].shape[0]
-    if stored[pointers].shape != (n + (indptr is not None),) or stored[rates.name].shape != (entries,):
-        raise StorageError(f"its arrays of transitions do not fit {n:,} states and {entries:,} transitions")
-    if (rates.values is None and stored[rates.name].dtype != np.float64) or (
-        rates.values is not None and (rates.values.dtype != np.float64 or rates.values.ndim != 1)
-    ):
-        raise StorageError("its rates are not float64")
-    if ends is indices and (indices.values is not None or stored[indices.name].dtype not in (np.int32, np.int64)):
-        raise StorageError("its sources are not int32 or int64")
-    if ends is steps and (steps.values is None or steps.values.dtype != np.int64 or steps.values.ndim != 1):
-        raise StorageError("its steps are not coded whole numbers")
-    begins, places = _cut(reader, _counts_of(reader, indptr, counts, n), entries)
-    wide = np.uint32 if n <= np.iinfo(np.int32).max else np.uint64
+    rows = _Rows(reader, space.size)
+    begins, places = _cut(rows.counts(), rows.entries)
 
     def keys(number: int) -> list[Key]:
-        a, b = int(begins[number]), int(begins[number + 1])
-        found = reader.keys(pointers, a, b + (indptr is not None))
-        for name in (ends.name, rates.name):
-            found += reader.keys(name, int(places[number]), int(places[number + 1]))
-        return found
+        return rows.keys(int(begins[number]), int(begins[number + 1]), int(places[number]), int(places[number + 1]))
 
-    def make(number: int, chunks: dict[Key, Future[np.ndarray]]) -> Slab:
+    def make(number: int, chunks: Chunks) -> Slab:
         a, b = int(begins[number]), int(begins[number + 1])
-        first, last = int(places[number]), int(places[number + 1])
-        if indptr:
-            local = reader.take(chunks, pointers, a, b + 1).astype(np.int64) - first
-        else:
-            assert counts is not None
-            local = np.zeros(b - a + 1, dtype=np.int64)
-            np.cumsum(_decoded(counts, reader.take(chunks, pointers, a, b)), out=local[1:])
-        if local[0] != 0 or local[-1] != last - first or (np.diff(local) < 0).any():
-            raise StorageError("its row pointers do not fit its transitions")
-        raw = reader.take(chunks, ends.name, first, last)
-        if ends.values is None:
-            sources = np.ascontiguousarray(raw).view(f"u{raw.dtype.itemsize}").astype(wide, copy=False)
-        else:
-            if raw.dtype not in (np.uint8, np.uint16) or (raw.size and int(raw.max()) >= len(ends.values)):
-                raise StorageError("a step has no value")
-            sources = np.empty(raw.size, dtype=wide)
-            _add_steps(a, local.view(np.uint64), raw, ends.values, sources)
-        numbers = np.ascontiguousarray(reader.take(chunks, rates.name, first, last))
-        if rates.values is None:
-            return Slab(a, local.view(np.uint64), sources, NO_CODES, numbers)
-        if numbers.dtype not in (np.uint8, np.uint16) or (numbers.size and int(numbers.max()) >= len(rates.values)):
-            raise StorageError("a code has no rate")
-        return Slab(a, local.view(np.uint64), sources, numbers, rates.values)
+        return rows.slab(chunks, a, b, int(places[number]), int(places[number + 1]))
 
     def stream(numbers: Iterable[int]) -> Iterator[Slab]:
         return reader.ahead(numbers, keys, make)
 
-    return StreamedTransitions("stored rows", begins, entries, stream)
+    return StreamedTransitions("stored rows", begins, lambda: rows.entries, stream)
 
 
-def _counts_of(reader: _Reader, indptr: str | None, counts: _Part | None, n: int) -> Iterator[np.ndarray]:
-    """Yield the numbers of transitions into each state, chunk by chunk."""
-    if indptr is None:
-        assert counts is not None
-        for key in reader.keys(counts.name, 0, n):
-            yield _decoded(counts, reader.chunk(key)).astype(np.int64, copy=False)
-        return
-    before = 0
-    for k, key in enumerate(reader.keys(indptr, 0, n + 1)):
-        pointers = reader.chunk(key)
-        if k == 0 and pointers[0] != 0:
-            raise StorageError("its row pointers do not begin with 0")
-        yield np.diff(pointers, prepend=before) if k else np.diff(pointers)
-        before = int(pointers[-1])
+class _Rows:
+    """The arrays of compressed rows in a file: where they stand, and how a slab is made of them."""
+
+    def __init__(self, reader: _Reader, n: int) -> None:
+        stored = reader.file.stored
+        self.reader, self.n = reader, n
+        self.wide = np.uint32 if n <= np.iinfo(np.int32).max else np.uint64
+        self.plain = "rates/indices" in stored
+        pointers = _part(reader, "rates/indptr" if self.plain else "rates/counts")
+        rates = _part(reader, "rates/data")
+        if "rates/codes" in stored:
+            rates = _Part("rates/codes", reader.table("rates/values"))
+        self.ends = "rates/indices" if self.plain else "rates/steps.codes"
+        wanted = [] if self.plain else [f"rates/steps.{part}" for part in STEPS]
+        missing = next((name for name in wanted if name not in stored), None)
+        if missing is not None or pointers is None or rates is None:
+            raise StorageError(f"it has no array {missing or ('rates/data' if pointers else 'rates/counts')!r}")
+        self.pointers, self.rates = pointers, rates
+        shape = stored[self.ends].shape
+        self.entries = shape[0]
+        fits = stored[pointers.name].shape == (n + self.plain,) and stored[rates.name].shape == shape
+        if len(shape) != 1 or not fits:
+            raise StorageError(f"its arrays of transitions do not fit {n:,} states and {self.entries:,} transitions")
+        kinds = {self.ends: ("<i4", "<i8") if self.plain else ("|u1",)}
+        kinds[pointers.name] = ("<i8",) if pointers.values is None else ("|u1", "<u2")
+        kinds[rates.name] = ("<f8",) if rates.values is None else ("|u1", "<u2")
+        for name, allowed in kinds.items():
+            if stored[name].dtype.str not in allowed:
+                raise StorageError(f"its array {name} has the type {stored[name].dtype}")
+        for part, kind in ((pointers, np.int64), (rates, np.float64)):
+            if part.values is not None and (part.values.dtype != kind or part.values.ndim != 1):
+                raise StorageError(f"the values of {part.name} are no vector of {np.dtype(kind)}")
+        if not self.plain:
+            self.steps, self.starts = reader.table("rates/steps.values"), reader.table("rates/steps.starts")
+            others = stored["rates/steps.others"]
+            shape = (-(-n // BLOCK) + 1,)
+            if self.starts.shape != shape or self.starts.dtype != np.int64 or (np.diff(self.starts) < 0).any():
+                raise StorageError("the starts of its other steps do not ascend, one for each block of states")
+            if others.dtype != np.int64 or (self.starts[0], *others.shape) != (0, self.starts[-1]):
+                raise StorageError("its other steps do not fit their starts")
+
+    def counts(self) -> Iterator[np.ndarray]:
+        """Yield the numbers of transitions into each state, a multiple of `BLOCK` of states at a time but for the last."""
+        left = np.empty(0, dtype=np.int64)
+        before: int | None = None
+        for key in self.reader.keys(self.pointers.name, 0, self.n + self.plain):
+            part = self.pointers.decoded(self.reader.chunk(key)).astype(np.int64, copy=False)
+            if self.plain:
+                if before is None and part[0] != 0:
+                    raise StorageError("its row pointers do not begin with 0")
+                steps = np.diff(part) if before is None else np.diff(part, prepend=before)
+                before, part = int(part[-1]), steps
+            left = np.concatenate([left, part])
+            whole = len(left) // BLOCK * BLOCK
+            yield left[:whole]
+            left = left[whole:]
+        yield left
+
+    def keys(self, a: int, b: int, first: int, last: int) -> list[Key]:
+        """Return the chunks that the rows a .. b - 1, with the entries first .. last - 1, are in."""
+        found = self.reader.keys(self.pointers.name, a, b + self.plain)
+        found += self.reader.keys(self.ends, first, last) + self.reader.keys(self.rates.name, first, last)
+        if not self.plain:
+            found += self.reader.keys("rates/steps.others", *self._others(a, b))
+        return found
+
+    def _others(self, a: int, b: int) -> tuple[int, int]:
+        return int(self.starts[a // BLOCK]), int(self.starts[-(-b // BLOCK)])
+
+    def slab(self, chunks: Chunks, a: int, b: int, first: int, last: int) -> Slab:
+        """Return the rows a .. b - 1, a being a multiple of `BLOCK`, from chunks that are being read."""
+        take = self.reader.take
+        if self.plain:
+            local = take(chunks, self.pointers.name, a, b + 1) - first
+        else:
+            local = np.zeros(b - a + 1, dtype=np.int64)
+            np.cumsum(self.pointers.decoded(take(chunks, self.pointers.name, a, b)), out=local[1:])
+        if local[0] != 0 or local[-1] != last - first or (np.diff(local) < 0).any():
+            raise StorageError("its row pointers do not fit its transitions")
+        indptr = local.view(np.uint64)
+        raw = np.ascontiguousarray(take(chunks, self.ends, first, last))
+        if self.plain:
+            sources = raw.view(f"u{raw.dtype.itemsize}").astype(self.wide, copy=False)
+        else:
+            sources = np.empty(raw.size, dtype=self.wide)
+            others = np.ascontiguousarray(take(chunks, "rates/steps.others", *self._others(a, b)))
+            starts = self.starts[a // BLOCK : -(-b // BLOCK) + 1]
+            decode(a, indptr, raw, self.steps, others, starts - starts[0], sources, parallel=False)
+        numbers = np.ascontiguousarray(take(chunks, self.rates.name, first, last))
+        if self.rates.values is None:
+            return Slab(a, indptr, sources, NO_CODES, numbers)
+        self.rates.check(numbers)
+        return Slab(a, indptr, sources, numbers, self.rates.values)
 
 
-def _cut(reader: _Reader, counts: Iterator[np.ndarray], entries: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first state and the first transition of each slab, and the ends."""
+def _cut(counts: Iterator[np.ndarray], entries: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first state and the first transition of each slab of whole blocks, and the ends."""
     begins, places = [0], [0]
     states = done = 0
     for part in counts:
         if part.size and (int(part.min()) < 0 or int(part.max()) > entries):
             raise StorageError("its numbers of transitions per state are not whole numbers >= 0 that fit")
         sums = done + np.cumsum(part)
-        while sums.size and sums[-1] >= places[-1] + SLAB_ENTRIES:
-            k = int(np.searchsorted(sums, places[-1] + SLAB_ENTRIES))
-            begins.append(states + k + 1)
-            places.append(int(sums[k]))
+        for k in range(BLOCK - 1, len(part), BLOCK):
+            if sums[k] >= places[-1] + SLAB_ENTRIES:
+                begins.append(states + k + 1)
+                places.append(int(sums[k]))
         states, done = states + len(part), int(sums[-1]) if sums.size else done
+        if done > entries:
+            break
     if done != entries:
         raise StorageError("its row pointers do not fit its transitions")
     if begins[-1] < states:
@@ -316,7 +400,7 @@ def _stored_lattice(reader: _Reader, space: StateSpace) -> StreamedTransitions:
         a, b = int(begins[number]), int(begins[number + 1])
         return [key for i in servers for key in reader.keys("rates/weights", a, b, i)]
 
-    def make(number: int, chunks: dict[Key, Future[np.ndarray]]) -> tuple[int, np.ndarray]:
+    def make(number: int, chunks: Chunks) -> tuple[int, np.ndarray]:
         a, b = int(begins[number]), int(begins[number + 1])
         weights = np.stack([reader.take(chunks, "rates/weights", a, b, i) for i in servers])
         states = np.arange(a, b)
@@ -330,12 +414,3 @@ def _stored_lattice(reader: _Reader, space: StateSpace) -> StreamedTransitions:
 
     parts = LatticeParts(array.dtype, lattice.unit, lattice.departures, lattice.sides, lattice.strides, windows)
     return streamed_lattice("stored rows", begins, parts)
-
-
-@compiled
-def _add_steps(begin: int, indptr: Any, codes: Any, steps: Any, sources: Any) -> None:
-    """Set each source to its state and the step of its code; what lies outside of the space is found by who verifies."""
-    for row in range(np.uint64(indptr.size - 1)):
-        j = np.int64(begin) + np.int64(row)
-        for k in range(indptr[row], indptr[row + np.uint64(1)]):
-            sources[k] = j + steps[codes[k]]

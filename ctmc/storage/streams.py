@@ -1,12 +1,12 @@
-"""A generator whose rows are streamed, as the arrays of a file that come piece by piece.
+"""The transitions of a generator as the arrays of a file that come piece by piece.
 
-One pass over the slabs counts the different values of each array, so that the file is the same, bit for bit, as that of the
-same model in memory; a second one writes.  What is held is a vector of exit rates and a few slabs.
+One pass over the rows counts the different values of each array, a second one writes.  Where rows are streamed, a vector of
+exit rates and a few slabs are held, and the file has the same content as that of the same model in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,35 +15,49 @@ from ctmc.errors import ModelError
 from ctmc.model import products
 from ctmc.model.generator import Generator
 from ctmc.model.streamed import StreamedTransitions
-from ctmc.model.transitions import NO_CODES, Slab
-from ctmc.storage.coding import LEAST, MOST, Coder, Distinct, most_steps
+from ctmc.model.transitions import NO_CODES, CodedTransitions, FloatTransitions, LatticeTransitions, Slab, unsigned
+from ctmc.storage.coding import LEAST, MOST, Coder, Distinct
 from ctmc.storage.gate import StoredArray
 from ctmc.storage.hash_tree import Stream
+from ctmc.storage.sources import BLOCK, Differences, Encoder
+
+_STATES = 64 * BLOCK
 
 Arrays = dict[str, np.ndarray]
 Part = tuple[str, int, np.ndarray]
 Maker = Callable[[Slab], np.ndarray]
 
 
-def stream_of(chain: Generator) -> tuple[Arrays, Stream]:
-    """Return the small arrays of a generator's streamed transitions, and the stream of the large ones.
+def stream_of(chain: Generator, sample: Sequence[int] | None = None) -> tuple[Arrays, Stream]:
+    """Return the small arrays of a generator's transitions, and the stream of the large ones.
 
-    The rows are looked at on the way: the first broken law of a generator is a `ModelError`.
+    Streamed rows are looked at on the way: the first broken law of a generator is a `ModelError`.
+
+    Parameters
+    ----------
+    chain : Generator
+    sample : sequence of int, optional
+        Numbers of slabs, of streamed rows, to look at alone, for a forecast; the stream then ends early.
     """
     rows = chain.transitions
-    assert isinstance(rows, StreamedTransitions)
+    if isinstance(rows, LatticeTransitions):
+        small = {"rates/unit": rows.unit, "rates/departures": rows.departures, "rates/weights": rows.weights}
+        return small, Stream()
+    if not isinstance(rows, StreamedTransitions):
+        return _rows(chain, lambda: _slices(rows), whole=True, checked=True)
+    numbers = range(len(rows.begins) - 1) if sample is None else sample
     if rows.lattice is not None:
-        return _lattice(chain, rows)
-    return _rows(chain, rows)
+        return _lattice(chain, rows, numbers)
+    return _rows(chain, lambda: rows.stream(numbers), whole=sample is None, checked=False)
 
 
-def _lattice(chain: Generator, rows: StreamedTransitions) -> tuple[Arrays, Stream]:
+def _lattice(chain: Generator, rows: StreamedTransitions, numbers: Sequence[int]) -> tuple[Arrays, Stream]:
     parts = rows.lattice
     assert parts is not None
     array = StoredArray((len(parts.sides), chain.size), parts.dtype.newbyteorder("<"))
 
     def windows() -> Iterator[Part]:
-        for _, weights in parts.windows(range(len(rows.begins) - 1)):
+        for _, weights in parts.windows(numbers):
             for i, row in enumerate(weights):
                 yield "rates/weights", i, row
 
@@ -53,80 +67,110 @@ def _lattice(chain: Generator, rows: StreamedTransitions) -> tuple[Arrays, Strea
 class _Values:
     """An array of 8-byte numbers that comes slab by slab, coded where that pays."""
 
-    def __init__(self, name: str, size: int, dtype: str, most: int = MOST) -> None:
-        self.name, self.size, self.dtype = name, size, np.dtype(dtype)
-        self.distinct = Distinct(most if size >= LEAST else -1)
+    def __init__(self, name: str, dtype: str) -> None:
+        self.name, self.dtype = name, np.dtype(dtype)
+        self.distinct = Distinct(MOST)
 
-    def coder(self, arrays: Arrays) -> Coder | None:
+    def coder(self, arrays: Arrays, size: int) -> Coder | None:
         """Return what codes the array, after putting the table of its values among the arrays; None to store it as it is."""
         values = self.distinct.values(self.dtype)
-        if values is None:
+        if values is None or size < LEAST:
             return None
         arrays[f"{self.name}.values"] = values
         return Coder(values)
 
 
-def _rows(chain: Generator, rows: StreamedTransitions) -> tuple[Arrays, Stream]:
-    n, entries = chain.size, rows.entries
-    counts = _Values("rates/counts", n, "<i8")
-    steps = _Values("rates/steps", entries, "<i8", most_steps(entries))
-    rates = _Values("rates/data", entries, "<f8")
-    exit_rates = np.zeros(n)
+def _rows(chain: Generator, slabs: Callable[[], Iterator[Slab]], whole: bool, checked: bool) -> tuple[Arrays, Stream]:
+    n = chain.size
+    counts, rates, differences = _Values("rates/counts", "<i8"), _Values("rates/data", "<f8"), Differences()
+    exit_rates = np.zeros(0 if checked else n)
     first: Slab | None = None
-    done = 0
-    for slab in rows.slabs():
-        check_slab(chain, slab)
+    entries = 0
+    for slab in slabs():
+        if not checked:
+            check_slab(chain, slab)
+            products.exit_sums(*slab, exit_rates)
         first = first or slab
-        products.exit_sums(*slab, exit_rates)
-        done += int(slab.indptr[-1])
+        entries += int(slab.indptr[-1])
         counts.distinct.add(_counts(slab))
-        steps.distinct.add_steps(slab.begin, slab.indptr, slab.sources)
+        differences.add(slab.begin, slab.indptr, slab.sources)
         if slab.codes is NO_CODES:
             rates.distinct.add(slab.rates[: int(slab.indptr[-1])])
-    if done != entries:
-        raise ModelError(f"the rows have {done:,} transitions; announced were {entries:,}.")
     assert first is not None
-    chain.once("exit_rates", lambda: exit_rates)
+    if whole and not checked:
+        chain.once("entries", lambda: entries)
+        chain.once("exit_rates", lambda: exit_rates)
     arrays: Arrays = {}
     stored: dict[str, StoredArray] = {}
-    makers: dict[str, Maker] = {}
+    makers: list[Callable[[Slab], Iterator[Part]]] = []
 
     def put(name: str, size: int, dtype: Any, make: Maker) -> None:
-        stored[name], makers[name] = StoredArray((size,), np.dtype(dtype).newbyteorder("<")), make
+        stored[name] = StoredArray((size,), np.dtype(dtype).newbyteorder("<"))
+        # what a maker of slabs writes into the same memory again must not be waiting for the disk
+        makers.append(lambda slab: iter([(name, 0, make(slab) if checked else make(slab).copy())]))
 
-    coder = steps.coder(arrays)
-    if coder is None:
+    frequent = differences.frequent()
+    others = differences.uncovered(frequent)
+    if entries < LEAST or 4 * others > entries:
         put("rates/indices", entries, "<i4" if first.sources.dtype == np.uint32 else "<i8", _sources)
         stored["rates/indptr"] = StoredArray((n + 1,), np.dtype("<i8"))
     else:
-        step_coder = coder
-        put("rates/steps.codes", entries, coder.dtype, lambda slab: step_coder.step_codes(*slab[:3]))
-        count_coder = counts.coder(arrays)
-        if count_coder is None:
+        arrays["rates/steps.values"] = frequent
+        stored["rates/steps.codes"] = StoredArray((entries,), np.dtype("u1"))
+        stored["rates/steps.others"] = StoredArray((others,), np.dtype("<i8"))
+        stored["rates/steps.starts"] = StoredArray((-(-n // BLOCK) + 1,), np.dtype("<i8"))
+        encoder = Encoder(frequent)
+        makers.append(lambda slab: _steps(encoder, slab))
+        if (coder := counts.coder(arrays, n)) is None:
             put("rates/counts", n, "<i8", _counts)
         else:
-            count_codes = count_coder.codes
-            put("rates/counts.codes", n, count_coder.dtype, lambda slab: count_codes(_counts(slab)))
+            put("rates/counts.codes", n, coder.dtype, lambda slab: coder.codes(_counts(slab)))
     if first.codes is not NO_CODES:
         arrays["rates/values"] = np.array(first.rates)
         put("rates/codes", entries, first.codes.dtype, lambda slab: slab.codes[: int(slab.indptr[-1])])
-    elif (rate_coder := rates.coder(arrays)) is not None:
+    elif (rate_coder := rates.coder(arrays, entries)) is not None:
         put("rates/data.codes", entries, rate_coder.dtype, lambda slab: rate_coder.codes(_rates(slab)))
     else:
-        put("rates/data", entries, "<f8", lambda slab: _rates(slab).copy())
+        put("rates/data", entries, "<f8", _rates)
 
     def parts() -> Iterator[Part]:
-        before = 0
-        if "rates/indptr" in stored:
-            yield "rates/indptr", 0, np.zeros(1, dtype=np.int64)
-        for slab in rows.slabs():
+        before = {"rates/indptr": 0, "rates/steps.starts": 0}
+        for name in before.keys() & stored.keys():
+            yield name, 0, np.zeros(1, dtype=np.int64)
+        for slab in slabs():
             if "rates/indptr" in stored:
-                yield "rates/indptr", 0, slab.indptr[1:].astype(np.int64) + before
-                before += int(slab.indptr[-1])
-            for name, make in makers.items():
-                yield name, 0, make(slab)
+                yield "rates/indptr", 0, slab.indptr[1:].astype(np.int64) + before["rates/indptr"]
+                before["rates/indptr"] += int(slab.indptr[-1])
+            for make in makers:
+                for name, row, values in make(slab):
+                    if name == "rates/steps.starts":
+                        values = before[name] + np.cumsum(values)
+                        before[name] = int(values[-1])
+                    yield name, row, values
 
     return arrays, Stream(stored, parts)
+
+
+def _steps(encoder: Encoder, slab: Slab) -> Iterator[Part]:
+    codes, others, numbers = encoder.encode(slab.begin, slab.indptr, slab.sources)
+    yield "rates/steps.codes", 0, codes
+    yield "rates/steps.others", 0, others
+    yield "rates/steps.starts", 0, numbers
+
+
+def _slices(rows: FloatTransitions | CodedTransitions) -> Iterator[Slab]:
+    """Yield rows in memory as slabs of some blocks."""
+    n = len(rows.indptr) - 1
+    sources, codes, rates = unsigned(rows.sources), NO_CODES, rows[2]
+    for begin in range(0, n, _STATES):
+        end = min(begin + _STATES, n)
+        entries = slice(int(rows.indptr[begin]), int(rows.indptr[end]))
+        indptr = (rows.indptr[begin : end + 1] - rows.indptr[begin]).view(np.uint64)
+        if isinstance(rows, CodedTransitions):
+            codes, rates = rows.codes[entries], rows.values
+        else:
+            rates = rows.rates[entries]
+        yield Slab(begin, indptr, sources[entries], codes, rates)
 
 
 def check_slab(chain: Generator, slab: Slab) -> None:

@@ -18,7 +18,7 @@ from ctmc.problem import PROBLEMS
 from ctmc.solution import Solution, Status, flat_measures
 from ctmc.solve import default_solver, failure_message, solve
 from ctmc.solver import Solver
-from ctmc.storage import can_be_saved, load, save, save_solution
+from ctmc.storage import can_be_saved, load_fitting, save, save_solution
 from ctmc.study import results
 from ctmc.study.content import Plot, Solve, Study, StudyModel
 from ctmc.study.locks import only_run
@@ -247,7 +247,7 @@ class _Run:
         # One model in memory at a time, read back from its file: what is solved is what is stored.
         if self._loaded is None or self._loaded[0] != name:
             self._loaded = None
-            self._loaded = (name, load(self.path(name)))
+            self._loaded = (name, load_fitting(self.path(name)))
         return self._loaded[1]
 
     def answer(self, step: Solve, name: str, solver: Solver | None) -> list[Row]:

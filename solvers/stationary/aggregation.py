@@ -108,10 +108,14 @@ class Aggregation:
             chosen = Multilevel(chain, parts, depth=self.levels) if found is None else WholeLevels(found)
         return SweepMap(chain, self.relaxation, self.sweeps, [chosen])
 
+    def memory(self, states: int, entries: int) -> int:
+        """Return the bytes that the method takes beside the model."""
+        return 64 * states
+
     def run(self, problem: Stationary, trace: Trace) -> Outcome:
         """Return the stationary distribution."""
         chain = problem.model
-        require_memory("aggregation", 64 * chain.size, states=chain.size)
+        require_memory("aggregation", self.memory(chain.size, chain.entries), states=chain.size)
         fixed_point = self._map(chain)
         x = fixed_point.restrict(trace.start(first_guess(chain)))
         image = np.empty_like(x)

@@ -86,11 +86,15 @@ class Anderson:
             return SweepMap(chain, self.relaxation, 1, [])
         return StepMap(reduction(chain))
 
+    def memory(self, states: int, entries: int) -> int:
+        """Return the bytes that the method takes beside the model."""
+        return 8 * (2 * self.depth + 6) * states
+
     def run(self, problem: Stationary, trace: Trace) -> Outcome:
         """Return the stationary distribution."""
         chain = problem.model
         fixed_point = self._map(chain)
-        needed = 8 * (2 * self.depth + 6) * fixed_point.size
+        needed = self.memory(fixed_point.size, chain.entries)
         require_memory(f"anderson with a depth of {self.depth}", needed, states=chain.size)
         x = fixed_point.restrict(trace.start(first_guess(chain)))
         bound = bound_for(fixed_point.size)

@@ -74,11 +74,17 @@ class Arnoldi:
         check_count("patience", self.patience)
         check_count("max_iterations", self.max_iterations)
 
+    def memory(self, states: int, entries: int) -> int:
+        """Return the bytes that the method takes beside the model."""
+        return 8 * (self.basis + 8) * states
+
     def run(self, problem: Stationary, trace: Trace) -> Outcome:
         """Return the stationary distribution."""
         chain = problem.model
         half = reduction(chain)
-        require_memory(f"arnoldi with {self.basis} basis vectors", 8 * (self.basis + 8) * half.size, states=chain.size)
+        require_memory(
+            f"arnoldi with {self.basis} basis vectors", self.memory(half.size, chain.entries), states=chain.size
+        )
         p = half.restrict(trace.start(first_guess(chain)))
         p = p if p.any() else np.ones(half.size)
         defect, steps, restarts = half.defect(half.step(p) - p, p), 1, 1

@@ -56,10 +56,14 @@ class Bicgstab:
     def __post_init__(self) -> None:
         check_count("max_iterations", self.max_iterations)
 
+    def memory(self, states: int, entries: int) -> int:
+        """Return the bytes that the method takes beside the model."""
+        return 44 * states
+
     def run(self, problem: Stationary, trace: Trace) -> Outcome:
         """Return the stationary distribution."""
         chain = problem.model
-        require_memory("bicgstab", 44 * chain.size, states=chain.size)
+        require_memory("bicgstab", self.memory(chain.size, chain.entries), states=chain.size)
         half = reduction(chain)
         x = half.restrict(trace.start(first_guess(chain)))
         residual = np.empty(half.size)

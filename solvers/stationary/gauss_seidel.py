@@ -8,6 +8,7 @@ from typing import ClassVar
 from ctmc.certificate import imbalance
 from ctmc.errors import ModelError
 from ctmc.model.generator import Generator
+from ctmc.model.memory import require_memory
 from ctmc.model.transitions import LatticeTransitions
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome
@@ -72,6 +73,10 @@ class GaussSeidel:
         check_count("sweeps_per_check", self.sweeps_per_check)
         check_count("max_iterations", self.max_iterations)
 
+    def memory(self, states: int, entries: int) -> int:
+        """Return the bytes that the method takes beside the model."""
+        return 32 * states
+
     def run(self, problem: Stationary, trace: Trace) -> Outcome:
         """Return the stationary distribution."""
         chain = problem.model
@@ -81,6 +86,7 @@ class GaussSeidel:
             )
         if self.order == "colored" or (self.order == "auto" and isinstance(chain.transitions, LatticeTransitions)):
             return self._colored(chain, trace)
+        require_memory("gauss_seidel", self.memory(chain.size, chain.entries), states=chain.size)
         pi = trace.start(first_guess(chain))
         flow = chain.forward(pi)
         done = 0

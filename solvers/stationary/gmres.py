@@ -72,12 +72,16 @@ class Gmres:
         check_between("drop_tolerance", self.drop_tolerance, 0, 1)
         check_between("fill", self.fill, 0, 1e6)
 
+    def memory(self, states: int, entries: int) -> int:
+        """Return the bytes that the method takes beside the model."""
+        return 8 * (min(self.restart, states) + 6) * states
+
     def run(self, problem: Stationary, trace: Trace) -> Outcome:
         """Return the stationary distribution."""
         chain = problem.model
         restart = min(self.restart, chain.size)
         unknowns = chain.size // 2 if self.preconditioner == "coloring" and chain.coloring is not None else chain.size
-        require_memory(f"gmres with {restart} basis vectors", 8 * (restart + 6) * unknowns, states=chain.size)
+        require_memory(f"gmres with {restart} basis vectors", self.memory(unknowns, chain.entries), states=chain.size)
         if self.preconditioner == "coloring":
             return self._on_one_color(problem, trace)
         apply = preconditioner(self.preconditioner, chain, self.drop_tolerance, self.fill)

@@ -32,8 +32,12 @@ class Gth:
     solves: ClassVar = (Stationary,)
     needs: ClassVar = Generator
 
+    def memory(self, states: int, entries: int) -> int:
+        """Return the bytes that the method takes beside the model."""
+        return 16 * states**2
+
     def run(self, problem: Stationary, trace: Trace) -> Outcome:
         """Return the stationary distribution."""
         chain = problem.model
-        require_memory("gth, which works on a dense matrix,", 16 * chain.size**2, states=chain.size)
+        require_memory("gth, which works on a dense matrix,", self.memory(chain.size, chain.entries), states=chain.size)
         return Outcome(gth(chain.to_scipy().toarray()))

@@ -83,11 +83,15 @@ class Multigrid:
         check_count("restart", self.restart)
         check_count("max_iterations", self.max_iterations)
 
+    def memory(self, states: int, entries: int) -> int:
+        """Return the bytes that the method takes beside the model."""
+        return 150 * entries + 8 * (self.restart + 8) * states
+
     def run(self, problem: Stationary, trace: Trace) -> Outcome:
         """Return the stationary distribution."""
         chain = problem.model
         n, exits = chain.size, chain.exit_rates
-        require_memory("multigrid", 150 * chain.entries + 8 * (self.restart + 8) * n, states=n)
+        require_memory("multigrid", self.memory(n, chain.entries), states=n)
         pi = trace.start(first_guess(chain))
         apply = v_cycle(chain, self.hierarchy, pi)
         operator = LinearOperator((n, n), matvec=lambda y: -chain.forward(apply(y.ravel()) / exits), dtype=np.float64)

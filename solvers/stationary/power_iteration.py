@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from ctmc.certificate import imbalance
 from ctmc.model.generator import Generator
+from ctmc.model.memory import require_memory
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome
 from ctmc.trace import Trace
@@ -44,9 +45,14 @@ class PowerIteration:
     def __post_init__(self) -> None:
         check_count("max_iterations", self.max_iterations)
 
+    def memory(self, states: int, entries: int) -> int:
+        """Return the bytes that the method takes beside the model."""
+        return 24 * states
+
     def run(self, problem: Stationary, trace: Trace) -> Outcome:
         """Return the stationary distribution."""
         chain = problem.model
+        require_memory("power_iteration", self.memory(chain.size, chain.entries), states=chain.size)
         pi = trace.start(first_guess(chain))
         step = 1 / (1.05 * chain.uniformization_rate)
         flow = chain.forward(pi)
