@@ -624,7 +624,10 @@ class Generator(Summarised):
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays that are held."""
-        return nbytes(self.transitions) + 8 * self.size
+        held = (
+            self.transitions.nbytes if isinstance(self.transitions, StreamedTransitions) else nbytes(self.transitions)
+        )
+        return held + 8 * self.size
 
     def _summary(self) -> tuple[str, Rows]:
         recipe = self.recipe

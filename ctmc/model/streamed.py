@@ -71,6 +71,8 @@ class StreamedTransitions:
         Maps numbers of slabs to an iterator over these slabs, in this order; each is valid until the next one.
     lattice : LatticeParts, optional
         What the rows are written out from.
+    nbytes : int
+        Bytes that are held all the time at most.
     """
 
     name: str
@@ -78,9 +80,10 @@ class StreamedTransitions:
     count: Callable[[], int]
     stream: Callable[[Iterable[int]], Iterator[Slab]]
     lattice: LatticeParts | None = None
+    nbytes: int = 0
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        """Yield the arrays that are held: none."""
+        """Yield the arrays that belong to the model: none."""
         return iter(())
 
     def slabs(self, *, reverse: bool = False) -> Iterator[Slab]:

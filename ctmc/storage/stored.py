@@ -11,6 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -41,19 +42,23 @@ SLAB_ENTRIES = 1 << 20
 _AHEAD = 2
 _VECTORS = 56
 """Bytes a state that a solve takes, certificate included."""
+_WORKING = 96 * 1024**2
+"""Bytes of the slabs that are at work."""
 
 Made = TypeVar("Made")
 Key = tuple[str, int]  # an array, and the number of one of its chunks
 Chunks = dict[Key, Future[np.ndarray]]
 
 
-def open_model(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Generator | QBD:
+def open_model(path: str | os.PathLike[str], *, keep: int = 0, progress: Progress | None = None) -> Generator | QBD:
     """Open a model whose transitions stay on the disk; every byte of it is verified in one pass.
 
     Parameters
     ----------
     path : path-like
         A file that `save` wrote.  It must stay where it is as long as the model is used.
+    keep : int
+        Bytes of inflated chunks that may stay in memory, two to three an entry in all: passes then only decode those.
     progress : callable, optional
         Called with the number of transitions done and to do.
 
@@ -89,7 +94,7 @@ def open_model(path: str | os.PathLike[str], *, progress: Progress | None = None
 
     def transitions(arrays: dict[str, np.ndarray], space: StateSpace) -> Transitions | StreamedTransitions:
         make = _stored_rows if weights is None else _stored_lattice
-        return make(_Reader(file), space)
+        return make(_Reader(file, keep), space)
 
     with about_file(path):
         model = restore(file.manifest, arrays, file.kind, file.content_hash, transitions)
@@ -111,7 +116,8 @@ def load_fitting(path: str | os.PathLike[str], *, progress: Progress | None = No
     needed = memory_to_load(stored)
     if needed <= memory_limit():
         return load(path, progress=progress)
-    model = open_model(path, progress=progress)
+    states = _states(stored)
+    model = open_model(path, keep=max(0, memory_limit() - _VECTORS * states - _WORKING), progress=progress)
     if isinstance(model.transitions if isinstance(model, Generator) else None, StreamedTransitions):
         note = (
             f"Streamed from its file: in memory it would need {format_size(needed)} with the vectors of a solve, and the memory "
@@ -124,10 +130,9 @@ def load_fitting(path: str | os.PathLike[str], *, progress: Progress | None = No
 def loaded_bytes(stored: Mapping[str, StoredArray]) -> int:
     """Return the bytes of a model's arrays once loaded, in the form in which the file holds them."""
     rates = next((stored[name] for name in ("rates/codes", "rates/data", "rates/data.codes") if name in stored), None)
-    exits = stored.get("exit_rates") or stored.get("exit_rates.codes")
-    if rates is None or exits is None:
+    states = _states(stored)
+    if rates is None or not states:
         return sum(array.size for array in stored.values())
-    states = exits.shape[0]
     per_entry = 4 if states <= np.iinfo(np.int32).max else 8
     per_entry += rates.dtype.itemsize if "rates/codes" in stored else 8
     return int(per_entry * rates.shape[0] + 16 * states)
@@ -135,10 +140,15 @@ def loaded_bytes(stored: Mapping[str, StoredArray]) -> int:
 
 def memory_to_load(stored: Mapping[str, StoredArray]) -> int:
     """Return the bytes that a model takes in memory, loaded and solved: twice its arrays, and 56 a state."""
+    states = _states(stored)
+    # most methods copy the rows, sorted by color
+    return 2 * loaded_bytes(stored) + _VECTORS * states if states else loaded_bytes(stored)
+
+
+def _states(stored: Mapping[str, StoredArray]) -> int:
+    """Return the number of states of a generator, 0 of another model."""
     exits = stored.get("exit_rates") or stored.get("exit_rates.codes")
-    if exits is None:
-        return loaded_bytes(stored)
-    return 2 * loaded_bytes(stored) + _VECTORS * exits.shape[0]  # most methods copy the rows, sorted by color
+    return 0 if exits is None else exits.shape[0]
 
 
 def _verify(model: Generator, progress: Progress | None) -> None:
@@ -158,8 +168,10 @@ def _verify(model: Generator, progress: Progress | None) -> None:
 class _Reader:
     """Reads chunks, verified against their digests the first time and against their checksums afterwards."""
 
-    def __init__(self, file: OpenContainer) -> None:
+    def __init__(self, file: OpenContainer, keep: int) -> None:
         self.file = file
+        self._keep, self._kept = keep, dict[Key, np.ndarray]()
+        self.held = min(keep, sum(array.size for name, array in file.stored.items() if name.startswith("rates/")))
         self._chunks = {name: file.chunks(name) for name in file.stored if name.startswith("rates/")}
         self._checksums: dict[Key, bytes] = {}
 
@@ -170,9 +182,14 @@ class _Reader:
     def chunk(self, key: Key) -> np.ndarray:
         """Return the elements of a chunk; safe in several threads."""
         name, number = key
+        if key in self._kept:
+            return self._kept[key]
         values, self._checksums[key] = self.file.slab(
             name, number, self._chunks[name][number], self._checksums.get(key)
         )
+        if values.nbytes <= self._keep:  # two threads at once may keep one chunk too much
+            self._keep -= values.nbytes
+            self._kept[key] = values
         return values
 
     def keys(self, name: str, begin: int, end: int, row: int = 0) -> list[Key]:
@@ -264,7 +281,7 @@ def _stored_rows(reader: _Reader, space: StateSpace) -> StreamedTransitions:
     def stream(numbers: Iterable[int]) -> Iterator[Slab]:
         return reader.ahead(numbers, keys, make)
 
-    return StreamedTransitions("stored rows", begins, lambda: rows.entries, stream)
+    return StreamedTransitions("stored rows", begins, lambda: rows.entries, stream, nbytes=reader.held)
 
 
 class _Rows:
@@ -413,4 +430,4 @@ def _stored_lattice(reader: _Reader, space: StateSpace) -> StreamedTransitions:
         return reader.ahead(numbers, keys, make)
 
     parts = LatticeParts(array.dtype, lattice.unit, lattice.departures, lattice.sides, lattice.strides, windows)
-    return streamed_lattice("stored rows", begins, parts)
+    return replace(streamed_lattice("stored rows", begins, parts), nbytes=reader.held)
