@@ -32,6 +32,8 @@ _WHERE = {
     "quasi_stationary": "ctmc.quasi_stationary",
     "save": "ctmc.storage",
     "load": "ctmc.storage",
+    "read": "ctmc.interchange.formats",
+    "write": "ctmc.interchange.formats",
     "Stationary": "ctmc.problem",
     "Transient": "ctmc.problem",
     "AccumulatedReward": "ctmc.problem",
@@ -59,6 +61,7 @@ _WHERE = {
     "limited_threads": "ctmc.threads",
     "allowed_code": "ctmc.model.recipe",
     "to_networkx": "ctmc.model.communication",
+    "from_networkx": "ctmc.interchange.graphml",
     "condensation": "ctmc.model.communication",
     "structure": "ctmc.model.structure",
     "CTMCError": "ctmc.errors",
@@ -118,6 +121,8 @@ if TYPE_CHECKING:
         UnsupportedProblemError,
     )
     from ctmc.estimate import Estimate
+    from ctmc.interchange.formats import read, write
+    from ctmc.interchange.graphml import from_networkx
     from ctmc.interval import Interval, prove_interval
     from ctmc.model.communication import condensation, to_networkx
     from ctmc.model.generator import Generator

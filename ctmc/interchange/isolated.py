@@ -148,7 +148,7 @@ def _limit(memory: int, seconds: float) -> None:
 
 def _run(path: str | os.PathLike[str], request: Mapping[str, Any], time_limit: float) -> int | None:
     """Run the child and return its exit code, None if its time ran out."""
-    one = {name: "1" for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    one = dict.fromkeys(("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     child = subprocess.Popen(
         [sys.executable, "-I", "-c", _LAUNCH],
         stdin=subprocess.PIPE,

@@ -28,7 +28,7 @@ class Earned:
     Attributes
     ----------
     name, description : str
-    rate : ndarray of float64, shape (n,), or None
+    rate : ndarray of float64, shape (n,) or, where components stay together, (n, length), or None
         Earned per unit of time.
     impulse : ndarray of float64, shape (transitions,), or None
         Earned at each transition, in the order of ``chain.rates``.
@@ -52,10 +52,10 @@ def finite_chain(model: Any, kind: str) -> Generator:
     raise ModelError(f"a {type(model).__name__} cannot be written as {kind}; allowed is a Generator.")
 
 
-def earned(chain: Generator) -> tuple[list[Earned], list[str]]:
+def earned(chain: Generator, *, components: bool = True) -> tuple[list[Earned], list[str]]:
     """Return the rewards as numbers, and a sentence for each thing that changes on the way.
 
-    A reward with several components becomes one for each.  Events that leave the state as it is become a rate, which has
+    A reward with several components becomes one for each, unless `components` is false.  Events that leave the state as it is become a rate, which has
     the same expectation.
 
     Examples
@@ -78,11 +78,13 @@ def earned(chain: Generator) -> tuple[list[Earned], list[str]]:
         if reward.averaged:
             lost.append(f"Reward {shown!r}: that its values are means over several states is not carried.")
         impulse = None if reward.impulse is None else impulse_values(chain, reward)
-        if rate is None or rate.ndim == 1:
+        if rate is None or rate.ndim == 1 or not components:
             found.append(Earned(name, reward.description, rate, impulse))
         else:
-            for k in range(rate.shape[1]):
-                found.append(Earned(f"{name}[{k}]", reward.description, np.ascontiguousarray(rate[:, k]), impulse))
+            found += [
+                Earned(f"{name}[{k}]", reward.description, np.ascontiguousarray(column), impulse)
+                for k, column in enumerate(rate.T)
+            ]
             lost.append(f"Reward {shown!r} is written as {rate.shape[1]} rewards, one for each component.")
     return found, lost
 

@@ -56,7 +56,16 @@ def read(path: str | os.PathLike[str]) -> Generator:
         size = _checked_size(path)
     except StorageError:
         raise
-    except (OSError, ValueError, SyntaxError, EOFError, RuntimeError, struct.error, zipfile.BadZipFile, NotImplementedError) as error:
+    except (
+        OSError,
+        ValueError,
+        SyntaxError,
+        EOFError,
+        RuntimeError,
+        struct.error,
+        zipfile.BadZipFile,
+        NotImplementedError,
+    ) as error:
         raise StorageError(f"{shown(path)} cannot be read as a file of save_npz: {failure_reason(error)}.") from None
     require_memory(f"the matrix in {shown(path)}", 4 * size)  # converted, sorted and checked
     try:
@@ -160,7 +169,7 @@ def _checked_size(path: str | os.PathLike[str]) -> int:
         raise StorageError(f"{shown(path)} is not a sparse matrix that scipy.sparse.save_npz wrote.")
     if min(shape) < 1 or shape[0] != shape[1]:
         raise ModelError(f"the matrix in {shown(path)} has shape {tuple(shape)}; allowed is a square, non-empty one.")
-    return total + 24 * shape[0]
+    return int(total + 24 * shape[0])
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], int]:

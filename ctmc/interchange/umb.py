@@ -11,9 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
-
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -153,13 +151,14 @@ def probabilities_of(rates: np.ndarray, exits: np.ndarray) -> np.ndarray:
     >>> bool((probabilities_of(rates, exits) * exits == rates).all())
     True
     """
-    chosen = rates / exits
+    chosen: np.ndarray = rates / exits
     wrong = np.flatnonzero(chosen * exits != rates)
     for towards in (0.0, 2.0):
         near = np.nextafter(chosen[wrong], towards)
         better = near * exits[wrong] == rates[wrong]
         chosen[wrong[better]] = near[better]
         wrong = wrong[~better]
+
     return chosen
 
 
@@ -193,7 +192,12 @@ def _contents(chain: Generator, rewards: list[Earned]) -> tuple[dict[str, Any], 
         members[f"annotations/aps/{identifier}/states/values.bin"] = _bits(chain.labels[name])
     for reward, identifier in zip(rewards, _identifiers([reward.name for reward in rewards]), strict=True):
         folder = f"annotations/rewards/{identifier}"
-        entry = {"alias": reward.name, "description": reward.description, "applies-to": [], "type": _DOUBLE}
+        entry: dict[str, Any] = {
+            "alias": reward.name,
+            "description": reward.description,
+            "applies-to": [],
+            "type": _DOUBLE,
+        }
         if reward.rate is not None:
             entry["applies-to"].append("states")
             members[f"{folder}/states/values.bin"] = reward.rate.astype("<f8")
@@ -233,7 +237,8 @@ def _valuations(chain: Generator) -> tuple[np.ndarray, list[dict[str, Any]]]:
     table = chain.space.states(np.arange(chain.size))
     records, fields = packed(list(zip(coordinate_names(chain.space), table.T, strict=True)))
     variables = [
-        {"name": field.name, "type": {"type": "int" if field.signed else "uint", "size": field.bits}} for field in fields
+        {"name": field.name, "type": {"type": "int" if field.signed else "uint", "size": field.bits}}
+        for field in fields
     ]
     return records, variables
 
@@ -247,5 +252,3 @@ def _bits(member: np.ndarray) -> np.ndarray:
     """Return truth values as a set of bits, filled up to whole words of 64."""
     packed_bits = np.packbits(member, bitorder="little")
     return np.concatenate([packed_bits, np.zeros(-len(packed_bits) % 8, dtype=np.uint8)])
-
-

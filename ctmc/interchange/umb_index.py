@@ -119,7 +119,9 @@ def decode_index(path: str | os.PathLike[str], text: bytes) -> Index:
     except ModelError:
         raise
     except (ValueError, RecursionError) as error:
-        raise StorageError(f"{shown(path)} has an index that does not follow the format: {failure_reason(error)}.") from None
+        raise StorageError(
+            f"{shown(path)} has an index that does not follow the format: {failure_reason(error)}."
+        ) from None
 
 
 def chain_of(path: str | os.PathLike[str], index: Index, members: Mapping[str, bytes]) -> Generator:
@@ -137,7 +139,9 @@ def chain_of(path: str | os.PathLike[str], index: Index, members: Mapping[str, b
         choices = _pointers(path, "choices", members[_FIXED["choices"]], index.choices)
         if (np.diff(choices) > 1).any():
             i = int(np.argmax(np.diff(choices) > 1))
-            raise ModelError(f"{shown(path)} has {int(choices[i + 1] - choices[i])} choices in state {i}; a chain has at most one.")
+            raise ModelError(
+                f"{shown(path)} has {int(choices[i + 1] - choices[i])} choices in state {i}; a chain has at most one."
+            )
         starts = starts[choices]
     elif index.choices != n:
         raise ModelError(f"{shown(path)} has {index.choices:,} choices for {n:,} states; a chain has one for each.")
@@ -227,14 +231,20 @@ def _annotations(groups: Mapping[str, Any], notes: list[str]) -> tuple[Annotatio
             kind, _ = _type(entry, "type")
             applies = entry.get("applies-to")
             if not isinstance(applies, list) or not set(map(str, applies)) <= {"states", "choices", "branches"}:
-                raise ValueError(f"applies-to of the annotation {identifier[:80]!r} is no list of states, choices, branches")
+                raise ValueError(
+                    f"applies-to of the annotation {identifier[:80]!r} is no list of states, choices, branches"
+                )
             alias = _text(entry, "alias", identifier)
             usable = {"aps": kind == "bool" and applies == ["states"], "rewards": kind in _SIZES,
                       "initial": identifier == "probability" and kind == "double" and applies == ["states"]}  # fmt: skip
             if usable.get(group) and "probability-type" not in entry:
-                found.append(Annotation(group, identifier, alias, _text(entry, "description", ""), tuple(applies), kind))
+                found.append(
+                    Annotation(group, identifier, alias, _text(entry, "description", ""), tuple(applies), kind)
+                )
             else:
-                notes.append(f"The annotation {group}/{shown(alias)} of the file was left out: ctmc has nothing like it.")
+                notes.append(
+                    f"The annotation {group}/{shown(alias)} of the file was left out: ctmc has nothing like it."
+                )
     return tuple(found)
 
 
@@ -261,7 +271,9 @@ def _fields(valuations: Mapping[str, Any], notes: list[str]) -> tuple[tuple[BitF
             raise ValueError(f"the offset or size of variable {name[:80]!r} is no whole number of 64 bits")
         optional = entry.get("is-optional", False) is True
         if kind not in ("bool", "int", "uint") or bits > 64 or optional:
-            notes.append(f"Variable {shown(name)} of the states was left out: it is {kind}{', optional' if optional else ''}.")
+            notes.append(
+                f"Variable {shown(name)} of the states was left out: it is {kind}{', optional' if optional else ''}."
+            )
         else:
             fields.append(BitField(name, begin, bits, kind == "int", offset))
         begin += bits + optional
@@ -294,16 +306,22 @@ def _check_numbers(
     bad = ~((exits >= 0) & np.isfinite(exits))
     if bad.any():
         i = int(np.argmax(bad))
-        raise ModelError(f"{shown(path)} has the exit rate {float(exits[i])!r} in state {i}; allowed are finite rates >= 0.")
+        raise ModelError(
+            f"{shown(path)} has the exit rate {float(exits[i])!r} in state {i}; allowed are finite rates >= 0."
+        )
     bad = ~((probabilities >= 0) & (probabilities <= 1 + 1e-9))
     if bad.any():
         k = int(np.argmax(bad))
-        raise ModelError(f"{shown(path)} has the probability {float(probabilities[k])!r} in state {int(sources[k])}; allowed is 0 to 1.")
+        raise ModelError(
+            f"{shown(path)} has the probability {float(probabilities[k])!r} in state {int(sources[k])}; allowed is 0 to 1."
+        )
     sums = np.bincount(sources, weights=probabilities, minlength=len(exits))
     bad = (np.abs(sums - 1) > 1e-6) & (exits > 0) & ~((counts == 0) & (exits == 0))
     if bad.any():
         i = int(np.argmax(bad))
-        raise ModelError(f"{shown(path)} has probabilities that sum to {float(sums[i]):.9g} in state {i}; allowed is 1.")
+        raise ModelError(
+            f"{shown(path)} has probabilities that sum to {float(sums[i]):.9g} in state {i}; allowed is 1."
+        )
 
 
 def _bits(data: bytes, count: int) -> np.ndarray:
@@ -338,7 +356,11 @@ def _annotated(
     impulses: dict[str, np.ndarray] = {}
     initial = None
     for annotation in index.annotations:
-        values = {entity: members[annotation.place(entity)] for entity in annotation.applies_to if annotation.place(entity) in members}
+        values = {
+            entity: members[annotation.place(entity)]
+            for entity in annotation.applies_to
+            if annotation.place(entity) in members
+        }
         if annotation.group == "aps":
             labels[annotation.alias] = _bits(values.get("states", bytes(8 * -(-index.states // 64))), index.states)
             continue
@@ -348,14 +370,18 @@ def _annotated(
         if annotation.group == "initial":
             vector = numbers.get("states", np.zeros(0))
             if not (vector >= 0).all() or abs(vector.sum() - 1) > 1e-9:
-                raise ModelError(f"{shown(path)} has initial probabilities that sum to {float(vector.sum()):.9g}; allowed is 1.")
+                raise ModelError(
+                    f"{shown(path)} has initial probabilities that sum to {float(vector.sum()):.9g}; allowed is 1."
+                )
             places = np.flatnonzero(vector)
             initial = Distribution(places, vector[places])
             continue
         earning = numbers.get("branches", np.zeros(index.branches))
         if "choices" in numbers:
             if index.choices != index.states:
-                raise ModelError(f"{shown(path)} has rewards {shown(annotation.alias)} of choices, but not one choice for each state.")
+                raise ModelError(
+                    f"{shown(path)} has rewards {shown(annotation.alias)} of choices, but not one choice for each state."
+                )
             earning = earning + numbers["choices"][sources]
         state = numbers.get("states")
         if earning.any():
@@ -403,7 +429,9 @@ def _with_impulses(
         state = np.asarray(old.rate)
         if loops.any():
             state = state + loops
-            notes.append(f"What loops earn for reward {shown(name)} became a rate: expectations stay, variances do not.")
+            notes.append(
+                f"What loops earn for reward {shown(name)} became a rate: expectations stay, variances do not."
+            )
         single = np.bincount(position, minlength=len(keys)) == 1
         impulse = total / places.rates
         impulse[position[single[position]]] = earning[keep][single[position]]

@@ -71,7 +71,9 @@ def unpack(records: np.ndarray, field: BitField) -> np.ndarray:
     if field.offset:
         ends = (int(numbers.min()) + field.offset, int(numbers.max()) + field.offset)
         if ends[0] < -(2**63) or ends[1] >= 2**63:
-            raise ValueError(f"variable {field.name!r} has values of {ends[0]} to {ends[1]}, which need more than 64 bits")
+            raise ValueError(
+                f"variable {field.name!r} has values of {ends[0]} to {ends[1]}, which need more than 64 bits"
+            )
         numbers = numbers + np.int64(field.offset)
     return numbers
 
