@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
-from ctmc.errors import StorageError
+from ctmc.errors import ModelError, StorageError
 from ctmc.interchange.parts import shown
 from ctmc.model.memory import format_size
+from ctmc.storage.atomic import failure_reason
 
 _PIECE = 1 << 16
 _PART = re.compile(r"(?!\.\.?$)[A-Za-z0-9_.-]{1,255}")
@@ -145,12 +146,14 @@ def read_members(
                     found[name] = _bytes(archive, member)
         if not index:
             raise StorageError(f"it has no member {first}")
+    except ModelError:
+        raise
     except OSError as error:
         if isinstance(error, StorageError) and str(error).startswith(shown(path)):
             raise
-        raise StorageError(f"{shown(path)} cannot be read: {_reason(error)}.") from None
+        raise StorageError(f"{shown(path)} cannot be read: {failure_reason(error)}.") from None
     except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, ValueError, OverflowError) as error:
-        raise StorageError(f"{shown(path)} is a damaged archive, or none: {_reason(error)}.") from None
+        raise StorageError(f"{shown(path)} is a damaged archive, or none: {failure_reason(error)}.") from None
     return index, found
 
 
@@ -162,12 +165,6 @@ def write_members(path: Path, members: Iterable[tuple[str, bytes | memoryview]],
             member = tarfile.TarInfo(name)
             member.size = memoryview(data).nbytes
             archive.addfile(member, io.BytesIO(data))
-
-
-def _reason(error: BaseException) -> str:
-    from ctmc.storage.atomic import failure_reason
-
-    return failure_reason(error)
 
 
 def _checked_name(member: tarfile.TarInfo, seen: set[str]) -> str:

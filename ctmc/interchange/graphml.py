@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ctmc.errors import ModelError, StorageError, printable
-from ctmc.interchange.parts import coordinate_names, earned, finite_chain, left_out, numbered, shown, space_of
+from ctmc.interchange.parts import coordinate_names, earned, finite_chain, left_out, no_descriptions, numbered, shown, space_of
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.model.reward import Reward
@@ -188,9 +188,7 @@ def _attributed(chain: Generator) -> tuple[networkx.DiGraph, list[str]]:
     import networkx
 
     rewards, lost = earned(chain)
-    lost += [
-        f"The description of reward {shown(reward.name)} is not carried." for reward in rewards if reward.description
-    ]
+    lost += no_descriptions(rewards)
     columns: dict[str, list[Any]] = {}
     table = chain.space.states(np.arange(chain.size))
     for name, values in zip(coordinate_names(chain.space), table.T, strict=True):

@@ -18,7 +18,7 @@ from scipy.sparse import csc_array, csr_array, dia_array, issparse
 
 from ctmc.errors import ModelError, StorageError
 from ctmc.interchange.mat_files import SPARSE_LIMIT, variables_of_file, write_v73
-from ctmc.interchange.parts import coordinate_names, earned, finite_chain, identifiers, left_out, shown, space_of
+from ctmc.interchange.parts import coordinate_names, earned, finite_chain, identifiers, left_out, no_descriptions, shown, space_of
 from ctmc.model.generator import Generator
 from ctmc.model.memory import format_size, require_memory
 from ctmc.model.qbd import QBD
@@ -199,9 +199,7 @@ def _variables(chain: Generator) -> tuple[dict[str, Any], list[str]]:
         for reward in rewards
         if reward.impulse is not None
     ]
-    lost += [
-        f"The description of reward {shown(reward.name)} is not carried." for reward in rewards if reward.description
-    ]
+    lost += no_descriptions(rewards)
     if columns and np.abs(table).max() > 2**53:
         raise ModelError("the states have numbers above 2^53, which MATLAB's doubles do not hold.")
     return variables, lost + left_out(chain)

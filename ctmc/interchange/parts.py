@@ -104,6 +104,12 @@ def left_out(chain: Generator) -> list[str]:
     return [sentence[0].upper() + sentence[1:]]
 
 
+def no_descriptions(rewards: Sequence[Earned]) -> list[str]:
+    """Return a sentence for a format that has no descriptions of rewards, none if no reward has one."""
+    names = [printable(reward.name) for reward in rewards if reward.description]
+    return [f"Descriptions of rewards are not carried: {', '.join(names)}."] if names else []
+
+
 def coordinate_names(space: StateSpace) -> list[str]:
     """Return a name for each coordinate: that of its variable, with a position in a vector.
 
