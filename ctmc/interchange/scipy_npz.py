@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 from scipy.sparse import csr_array, load_npz, save_npz
 
-from ctmc.errors import ModelError, StorageError
+from ctmc.errors import CTMCError, ModelError, StorageError
 from ctmc.interchange.parts import finite_chain, left_out, numbered, shown
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
@@ -54,18 +54,9 @@ def read(path: str | os.PathLike[str]) -> Generator:
     """
     try:
         size = _checked_size(path)
-    except StorageError:
+    except CTMCError:
         raise
-    except (
-        OSError,
-        ValueError,
-        SyntaxError,
-        EOFError,
-        RuntimeError,
-        struct.error,
-        zipfile.BadZipFile,
-        NotImplementedError,
-    ) as error:
+    except Exception as error:  # damaged archives and headers fail in many ways
         raise StorageError(f"{shown(path)} cannot be read as a file of save_npz: {failure_reason(error)}.") from None
     require_memory(f"the matrix in {shown(path)}", 4 * size)  # converted, sorted and checked
     try:
@@ -74,9 +65,7 @@ def read(path: str | os.PathLike[str]) -> Generator:
             raise ModelError(f"{shown(path)} holds an array of shape {matrix.shape}; allowed is a square matrix.")
         _check(matrix)
         return Generator.from_matrix(matrix)
-    except ModelError:
-        raise
-    except MemoryError:
+    except (CTMCError, MemoryError):
         raise
     except Exception as error:  # the reader trusts its input and fails in many ways
         raise StorageError(f"{shown(path)} cannot be read as a file of save_npz: {failure_reason(error)}.") from None

@@ -2,8 +2,8 @@
 
 A tar archive of ``index.json`` and of arrays.  A chain is written as its jump probabilities and exit rates; a state that
 nothing leaves gets a loop of rate 1, as Storm gives it, which does not change the process and is left out on reading.
-The probability in the file is the one whose product with the exit rate, rounded, is the rate, wherever there is such a number:
-on reading back a rate is the same or differs by one unit in its last place.
+A rate that is read back, the product of both, is the same or differs by one unit in its last place: two numbers are rounded
+where one was.
 """
 
 from __future__ import annotations
@@ -142,26 +142,6 @@ def by_source(chain: Generator) -> tuple[csr_array, np.ndarray]:
     return csr_array((rows.rates[places], order.indices, order.indptr), shape=shape), places
 
 
-def probabilities_of(rates: np.ndarray, exits: np.ndarray) -> np.ndarray:
-    """Return p such that p times the exit rate, rounded, is the rate, wherever p or one of its neighbours does that.
-
-    Examples
-    --------
-    >>> rates, exits = np.array([0.1, 0.7]), np.array([0.8, 0.8])
-    >>> bool((probabilities_of(rates, exits) * exits == rates).all())
-    True
-    """
-    chosen: np.ndarray = rates / exits
-    wrong = np.flatnonzero(chosen * exits != rates)
-    for towards in (0.0, 2.0):
-        near = np.nextafter(chosen[wrong], towards)
-        better = near * exits[wrong] == rates[wrong]
-        chosen[wrong[better]] = near[better]
-        wrong = wrong[~better]
-
-    return chosen
-
-
 def _contents(chain: Generator, rewards: list[Earned]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the index, and the arrays by their place in the archive."""
     from ctmc import __version__
@@ -172,7 +152,7 @@ def _contents(chain: Generator, rewards: list[Earned]) -> tuple[dict[str, Any], 
     absorbing = np.flatnonzero(counts == 0)
     exits = chain.exit_rates.copy()
     exits[absorbing] = 1.0
-    probability = probabilities_of(rates.data, np.repeat(exits, counts))
+    probability = rates.data / np.repeat(exits, counts)
     # a state that nothing leaves gets its loop where its row stands
     before = rates.indptr[absorbing]
     branches = np.concatenate([[0], np.cumsum(np.maximum(counts, 1))])
