@@ -20,7 +20,10 @@ def random_chain(seed, states=40, impulses=True):
         initial=Distribution(np.array([0, 3, 7]), np.array([0.25, 0.5, 0.25])),
         labels={"full": rng.random(states) < 0.3, "Größe > 3": rng.random(states) < 0.5, "満員": rng.random(states) < 0.5},
     )  # fmt: skip
-    rewards = {"busy": ctmc.Reward(rng.normal(size=states), "servers at work"), "κόστος": ctmc.Reward(rng.random(states))}
+    rewards = {
+        "busy": ctmc.Reward(rng.normal(size=states), "servers at work"),
+        "κόστος": ctmc.Reward(rng.random(states)),
+    }
     if impulses:
         rewards["jumps"] = ctmc.Reward(rng.random(states), impulse=rng.normal(size=chain.entries))
         rewards["only jumps"] = ctmc.Reward(None, impulse=rng.normal(size=chain.entries))

@@ -116,7 +116,9 @@ def test_npz_unpickles_nothing(tmp_path, member):
 
 
 def test_npz_sizes_are_looked_at_first(tmp_path):
-    save_npz(tmp_path / "m.npz", csr_array((np.zeros(0), np.zeros(0, int), np.zeros(4_000_001, int)), shape=(4_000_000,) * 2))
+    save_npz(
+        tmp_path / "m.npz", csr_array((np.zeros(0), np.zeros(0, int), np.zeros(4_000_001, int)), shape=(4_000_000,) * 2)
+    )
     assert (tmp_path / "m.npz").stat().st_size < 100_000
     with ctmc.limited_memory("50MB"), pytest.raises(ctmc.ModelError, match="more than the memory limit"):
         scipy_npz.read(tmp_path / "m.npz")
@@ -127,7 +129,14 @@ def test_npz_sizes_are_looked_at_first(tmp_path):
 
 def test_npz_places_outside_the_matrix(tmp_path):
     matrix = QUEUE.to_scipy()
-    np.savez(tmp_path / "m.npz", data=matrix.data, indices=matrix.indices + 1, indptr=matrix.indptr, shape=(3, 3), format=b"csr")
+    np.savez(
+        tmp_path / "m.npz",
+        data=matrix.data,
+        indices=matrix.indices + 1,
+        indptr=matrix.indptr,
+        shape=(3, 3),
+        format=b"csr",
+    )
     with pytest.raises(ctmc.StorageError, match="cannot be read"):
         scipy_npz.read(tmp_path / "m.npz")
 

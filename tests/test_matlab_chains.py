@@ -24,7 +24,11 @@ def write_v73(path, sparse=(), **settings):
         group = file.create_group("Q")
         group.attrs["MATLAB_class"] = np.bytes_("double")
         group.attrs["MATLAB_sparse"] = np.uint64(3)
-        for name, values in (("data", matrix.data), ("ir", matrix.indices.astype("<u8")), ("jc", matrix.indptr.astype("<u8"))):
+        for name, values in (
+            ("data", matrix.data),
+            ("ir", matrix.indices.astype("<u8")),
+            ("jc", matrix.indptr.astype("<u8")),
+        ):
             group.create_dataset(name, data=dict(sparse).get(name, values), **settings)
         dense = file.create_dataset("reward_busy", data=np.array([[0.0, 1.0, 2.0]]))
         dense.attrs["MATLAB_class"] = np.bytes_("double")
@@ -165,7 +169,9 @@ def test_qbds(tmp_path, version, boundary):
     matlab.write(tmp_path / "q.mat", queue, version=version)
     found = matlab.read_qbd(tmp_path / "q.mat")
     # level 0 of the first is level 0 of the second, whose boundary is one level longer
-    for ours, theirs in zip(queue.truncate(6).to_scipy().toarray(), found.truncate(6).to_scipy().toarray(), strict=True):
+    for ours, theirs in zip(
+        queue.truncate(6).to_scipy().toarray(), found.truncate(6).to_scipy().toarray(), strict=True
+    ):
         np.testing.assert_allclose(ours, theirs, rtol=1e-15)
     values = [ctmc.solve(ctmc.Stationary(model)).value.boundary[0] for model in (queue, found)]
     np.testing.assert_allclose(values[0], values[1], rtol=1e-11)
@@ -182,6 +188,7 @@ def test_version_7_has_a_limit(tmp_path, monkeypatch):
 # from one that has imported everything and computed nothing.
 EACH_IN_A_PROCESS = """
 import os, sys, warnings
+import h5py  # once, before the forks
 import ctmc
 from ctmc.interchange import matlab
 warnings.simplefilter("ignore")
@@ -209,7 +216,9 @@ def test_mutations(tmp_path, version):
     done = subprocess.run([sys.executable, "-c", EACH_IN_A_PROCESS, *paths], capture_output=True, text=True, check=True)
     codes = [int(code) for code in done.stdout.split()]
     assert len(codes) == 300
-    assert {code for code in codes if code >= 0} <= {0, 1}, [path for path, code in zip(paths, codes, strict=True) if code > 1]
+    assert {code for code in codes if code >= 0} <= {0, 1}, [
+        path for path, code in zip(paths, codes, strict=True) if code > 1
+    ]
     assert codes.count(1) > 30
     crashed = [path for path, code in zip(paths, codes, strict=True) if code < 0]
     assert len(crashed) < 30

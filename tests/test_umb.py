@@ -155,7 +155,9 @@ def test_we_read_what_umbi_writes(tmp_path, compression):
     same_chain(umb.read(tmp_path / "theirs.umb"), chain, rtol=2.3e-16)
 
 
-@pytest.mark.parametrize(("bits", "signed", "offset"), [(1, False, 0), (3, False, -4), (13, True, 7), (33, False, 0), (64, True, 0)])
+@pytest.mark.parametrize(
+    ("bits", "signed", "offset"), [(1, False, 0), (3, False, -4), (13, True, 7), (33, False, 0), (64, True, 0)]
+)
 def test_bits_at_any_place(bits, signed, offset):
     """Against Python's whole numbers of any length."""
     rng = np.random.default_rng(29)
@@ -279,5 +281,9 @@ def test_initial_states_without_probabilities_are_a_label(tmp_path, parts):
 def test_mutations(tmp_path):
     check_mutations(umb.read, umb.write, tmp_path / "m.umb", 1000)
     check_mutations(
-        umb.read, lambda path, model: umb.write(path, model, overwrite=True, compression="gz"), tmp_path / "m.umb", 5000, 100
+        umb.read,
+        lambda path, model: umb.write(path, model, overwrite=True, compression="gz"),
+        tmp_path / "m.umb",
+        5000,
+        100,
     )

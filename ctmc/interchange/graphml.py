@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ctmc.errors import ModelError, StorageError, printable
-from ctmc.interchange.parts import coordinate_names, earned, finite_chain, left_out, no_descriptions, numbered, shown, space_of
+from ctmc.interchange.parts import (
+    coordinate_names,
+    earned,
+    finite_chain,
+    left_out,
+    no_descriptions,
+    numbered,
+    shown,
+    space_of,
+)
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.model.reward import Reward

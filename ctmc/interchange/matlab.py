@@ -18,7 +18,16 @@ from scipy.sparse import csc_array, csr_array, dia_array, issparse
 
 from ctmc.errors import ModelError, StorageError
 from ctmc.interchange.mat_files import SPARSE_LIMIT, variables_of_file, write_v73
-from ctmc.interchange.parts import coordinate_names, earned, finite_chain, identifiers, left_out, no_descriptions, shown, space_of
+from ctmc.interchange.parts import (
+    coordinate_names,
+    earned,
+    finite_chain,
+    identifiers,
+    left_out,
+    no_descriptions,
+    shown,
+    space_of,
+)
 from ctmc.model.generator import Generator
 from ctmc.model.memory import format_size, require_memory
 from ctmc.model.qbd import QBD
