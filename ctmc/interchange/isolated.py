@@ -34,11 +34,11 @@ _WORKING_BYTES = 512 * 1024**2  # what parsers and the stored file need besides 
 
 # -I keeps the current folder, PYTHONPATH and the user's packages out; what the parent has found elsewhere comes last.
 _LAUNCH = """
-import importlib.util, json, sys
+import importlib.util, json, os, sys
 request = json.load(sys.stdin)
 sys.path += request["paths"]
 found = importlib.util.find_spec("ctmc")
-if found is None or found.origin != request["package"]:
+if found is None or os.path.realpath(found.origin) != request["package"]:
     sys.path.insert(0, request["home"])
 from ctmc.interchange.isolated import serve
 serve(request)
@@ -76,9 +76,7 @@ def read(
     ...     read("ctmc.interchange.scipy_npz", f"{folder}/queue.npz").uniformization_rate
     2.0
     """
-    import ctmc
-
-    package = Path(str(ctmc.__file__)).resolve()
+    package = Path(__file__).resolve().parent.parent / "__init__.py"
     here = os.getcwd()
     limit = memory_limit()
     with tempfile.TemporaryDirectory(prefix="ctmc-") as folder:

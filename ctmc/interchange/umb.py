@@ -33,6 +33,7 @@ from ctmc.interchange.valuations import packed
 from ctmc.model.generator import Generator
 from ctmc.model.memory import memory_limit, require_memory
 from ctmc.storage.atomic import replace_file
+from ctmc.storage.models import about
 
 _COMPRESSIONS = (None, "gz", "xz")
 _DOUBLE = {"type": "double", "size": 64}
@@ -144,8 +145,6 @@ def by_source(chain: Generator) -> tuple[csr_array, np.ndarray]:
 
 def _contents(chain: Generator, rewards: list[Earned]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the index, and the arrays by their place in the archive."""
-    from ctmc import __version__
-
     n = chain.size
     rates, places = by_source(chain)
     counts = np.diff(rates.indptr)
@@ -193,7 +192,7 @@ def _contents(chain: Generator, rewards: list[Earned]) -> tuple[dict[str, Any], 
     index = {
         "format-version": 1,
         "format-revision": 0,
-        "file-data": {"tool": "ctmc", "tool-version": __version__},
+        "file-data": {"tool": "ctmc", "tool-version": about()["versions"]["ctmc-lab"]},
         "transition-system": {
             "time": "stochastic",
             "#players": 0,

@@ -12,7 +12,7 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +20,6 @@ from ctmc.errors import StorageError
 from ctmc.model.memory import require_memory
 from ctmc.storage.checksum import fletcher32
 from ctmc.storage.gate import MAX_DIMENSIONS, MAX_OBJECTS, read_only, shown, written
-
-if TYPE_CHECKING:
-    import h5py
 
 MAX_CHUNK_BYTES = 64 * 1024**2
 _DTYPES = tuple(np.dtype(f"<{code}") for code in ("u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8"))
@@ -32,7 +29,7 @@ _CHUNK_ELEMENTS = 1 << 17
 class ForeignFile:
     """What an HDF5 file of another program holds; made by `foreign`."""
 
-    def __init__(self, file: h5py.File, size: int) -> None:
+    def __init__(self, file: Any, size: int) -> None:
         self._root = file["/"].id
         self._size = size
 
