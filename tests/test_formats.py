@@ -37,11 +37,10 @@ def test_every_format_by_ending_and_by_first_bytes(tmp_path, name):
     path = tmp_path / f"queue{FORMATS[name].extensions[0].upper()}"
     ctmc.write(path, QUEUE)
     assert format_of(path).name == name
-    found = ctmc.read(path)
-    np.testing.assert_allclose(found.to_scipy().toarray(), QUEUE.to_scipy().toarray(), rtol=3e-16)
     bare = path.rename(tmp_path / "queue")
     assert format_of(bare).name == name
-    assert ctmc.read(bare).size == 3
+    found = ctmc.read(bare)
+    np.testing.assert_allclose(found.to_scipy().toarray(), QUEUE.to_scipy().toarray(), rtol=3e-16)
     with pytest.raises(ctmc.StorageError, match=r"allowed are the endings \.h5/\.hdf5 \(ctmc\), .*\.npz"):
         ctmc.write(tmp_path / "queue.xyz", QUEUE)
     ctmc.write(tmp_path / "queue.xyz", QUEUE, format=name)

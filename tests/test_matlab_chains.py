@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import zlib
 
 import h5py
 import numpy as np
@@ -109,7 +110,18 @@ def test_sparse_matrices_that_are_none(tmp_path, part, values, sentence):
         matlab.read(write_v73(tmp_path / "m.mat", {part: values}))
 
 
-@pytest.mark.parametrize("kind", ["soft", "external", "virtual", "outside", "huge", "bomb"])
+REFUSED = {
+    "soft": "soft or external link",
+    "external": "soft or external link",
+    "virtual": "another file",
+    "outside": "another file",
+    "huge": "memory limit",
+    "large chunk": "a chunk of 'Q' has 72,000,000 bytes",
+    "bomb": "has 73 bytes or more",
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
 def test_hdf5_that_leads_elsewhere_or_claims_too_much(tmp_path, kind):
     other = tmp_path / "other.h5"
     with h5py.File(other, "w") as file:
@@ -128,9 +140,12 @@ def test_hdf5_that_leads_elsewhere_or_claims_too_much(tmp_path, kind):
             file.create_dataset("Q", shape=(3, 3), dtype="f8", external=[("/etc/hostname", 0, h5py.h5f.UNLIMITED)])
         elif kind == "huge":
             file.create_dataset("Q", shape=(2**20, 2**20), dtype="f8", chunks=(64, 64))
-        else:
-            file.create_dataset("Q", shape=(20_000, 20_000), dtype="f8", chunks=(20_000, 20_000), compression="gzip")
-    with pytest.raises(ctmc.CTMCError, match=r"link|another file|memory limit|chunk"), ctmc.limited_memory("8GiB"):
+        elif kind == "large chunk":
+            file.create_dataset("Q", data=np.zeros((3000, 3000)), chunks=(3000, 3000), compression="gzip")
+        else:  # a chunk of 72 bytes that inflates to a million
+            bomb = file.create_dataset("Q", shape=(3, 3), dtype="f8", chunks=(3, 3), compression="gzip")
+            bomb.id.write_direct_chunk((0, 0), zlib.compress(bytes(1_000_000)))
+    with pytest.raises(ctmc.CTMCError, match=REFUSED[kind]), ctmc.limited_memory("8GiB"):
         matlab.read(tmp_path / "m.mat")
 
 
