@@ -28,7 +28,8 @@ from ctmc.interchange.parts import (
     left_out,
     shown,
 )
-from ctmc.interchange.umb_index import MAX_INDEX_BYTES, Index, chain_of, decode_index
+from ctmc.interchange.umb_chain import chain_of
+from ctmc.interchange.umb_index import MAX_INDEX_BYTES, Index, decode_index
 from ctmc.interchange.valuations import packed
 from ctmc.model.generator import Generator
 from ctmc.model.memory import memory_limit, require_memory
