@@ -34,6 +34,8 @@ _WHERE = {
     "load": "ctmc.storage",
     "open": "ctmc.storage:open_model",
     "forecast": "ctmc.forecast",
+    "read": "ctmc.interchange.formats",
+    "write": "ctmc.interchange.formats",
     "Stationary": "ctmc.problem",
     "Transient": "ctmc.problem",
     "AccumulatedReward": "ctmc.problem",
@@ -61,6 +63,7 @@ _WHERE = {
     "limited_threads": "ctmc.threads",
     "allowed_code": "ctmc.model.recipe",
     "to_networkx": "ctmc.model.communication",
+    "from_networkx": "ctmc.interchange.graphml",
     "condensation": "ctmc.model.communication",
     "structure": "ctmc.model.structure",
     "CTMCError": "ctmc.errors",
@@ -122,6 +125,8 @@ if TYPE_CHECKING:
     )
     from ctmc.estimate import Estimate
     from ctmc.forecast import forecast
+    from ctmc.interchange.formats import read, write
+    from ctmc.interchange.graphml import from_networkx
     from ctmc.interval import Interval, prove_interval
     from ctmc.model.communication import condensation, to_networkx
     from ctmc.model.generator import Generator

@@ -7,6 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from ctmc.cli.models import is_own, load_model
 from ctmc.cli.output import Output, error_object
 from ctmc.cli.question import (
     Question,
@@ -24,14 +25,13 @@ def answer(question: Question, output: Output) -> int:
     from ctmc import registry
     from ctmc.cli.progress import Progress, monitor_for
     from ctmc.solve import default_solver, solve
-    from ctmc.storage import load_fitting
     from ctmc.study.measures import check_measure
 
     for text in question.conditions:
         check_measure(text)
     settings = settings_of(question)
     check_extras(question)
-    model = load_fitting(question.file)
+    model = load_model(question.file)
     problem = registry.problem_class(question.problem)(model, **settings)
     name = question.solver or default_solver(problem)
     solver = registry.make_solver(name)
@@ -249,11 +249,14 @@ def _save(question: Question, solution: Any) -> tuple[str | None, CTMCError | No
     from ctmc import registry
     from ctmc.storage import can_be_saved, save_solution
 
-    if not question.save or not can_be_saved(solution):
+    own = is_own(question.file)
+    save = own if question.save is None else question.save
+    if not save or not can_be_saved(solution):
         return None, None
     problem = registry.problem_name(type(solution.problem))
     name = f"{problem}-{registry.snake_case(solution.solver.partition('(')[0])}"
     try:
-        return str(save_solution(question.file, solution, name if solution.converged else f"{name}-unfinished")), None
+        name = name if solution.converged else f"{name}-unfinished"
+        return str(save_solution(question.file, solution, name, foreign=not own)), None
     except CTMCError as error:
         return None, error

@@ -21,8 +21,9 @@ INTERNAL_ERROR = 70
 
 # Each command is imported when it runs, so that --help waits for nothing: name -> module and one line for the help.
 COMMANDS = {
-    "list": ("listing", "List builders, solvers and problems."),
+    "list": ("listing", "List builders, solvers, problems and file formats."),
     "build": ("build", "Build a model and store it."),
+    "convert": ("convert", "Convert a model file to another format."),
     "info": ("info", "Tell what a file holds."),
     "solve": ("solve", "Solve a stored model and certify the answer."),
     "optimize": ("optimize", "Find the best values of a model's parameters."),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ctmc.cli.app import Command, output_of
+from ctmc.cli.models import is_own, load_model, model_facts
 from ctmc.cli.options import file_type, memory_option
 from ctmc.errors import CTMCError
 
@@ -35,7 +36,8 @@ def _info(file: str, structure: bool, memory_limit: str | None) -> int:
         if name not in ("solutions", "versions", "rows", "notes", "structure")
     }
     versions = ", ".join(f"{name} {value}" for name, value in facts["versions"].items())
-    output.facts([*_rows(shown), *(("note", note) for note in facts.get("notes", ())), ("versions", versions)])
+    last = [("versions", versions)] if versions else []
+    output.facts([*_rows(shown), *(("note", note) for note in facts.get("notes", ())), *last])
     if "structure" in facts:
         _show_structure(output, facts["structure"], facts["bytes_in_memory"])
     columns = ("problem", "solver", "status", "defect", "seconds", "file")
@@ -95,9 +97,12 @@ def _as_text(name: str, value: Any) -> Any:
 
 
 def _facts(file: str, structure: bool) -> dict[str, Any]:
+    from ctmc.interchange.formats import format_of
     from ctmc.storage import read_info
     from ctmc.storage.stored import loaded_bytes
 
+    if not is_own(file):
+        return _foreign(file, format_of(file).name)
     info = read_info(file)
     kind = info["kind"]
     sizes = _array_sizes(file)
@@ -117,6 +122,24 @@ def _facts(file: str, structure: bool) -> dict[str, Any]:
     if kind in _KINDS:
         facts["solutions"] = _solutions(file, info["content_hash"])
     return facts
+
+
+def _foreign(file: str, name: str) -> dict[str, Any]:
+    """Return what a model of another program's format is; it is read for that."""
+    from ctmc.model.structure import structure as structure_of
+
+    model = load_model(file)
+    found = model_facts(model)
+    size = found.pop("bytes")
+    return {
+        "file": file,
+        "format": name,
+        **found,
+        "structure": structure_of(model),
+        "bytes_in_memory": size,
+        "bytes_on_disk": os.stat(file).st_size,
+        "versions": {},
+    }
 
 
 def _stored(file: str) -> dict[str, Any]:
@@ -146,7 +169,6 @@ def _entries(sizes: dict[str, tuple[tuple[int, ...], int]]) -> int | None:
 def _model(
     file: str, info: dict[str, Any], sizes: dict[str, tuple[tuple[int, ...], int]], structure: bool
 ) -> dict[str, Any]:
-    from ctmc.cli.models import model_facts
     from ctmc.model.structure import structure as structure_of
     from ctmc.storage import load
     from ctmc.storage.stored import loaded_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Any
 
@@ -12,11 +13,12 @@ from ctmc.cli.docstring import read_docstring
 from ctmc.cli.options import PROBLEM_NAMES, builder_names, names_starting, solver_names
 from ctmc.errors import PluginError, printable, unknown_name
 
-KINDS = ("builders", "solvers", "problems")
+KINDS = ("builders", "solvers", "problems", "formats")
 _COLUMNS = {
     "builders": ("name", "parameters", "description"),
     "solvers": ("name", "problem", "needs", "options", "description"),
     "problems": ("name", "default_solver", "description"),
+    "formats": ("name", "extensions", "description"),
 }
 
 
@@ -124,24 +126,37 @@ def _problems() -> list[dict[str, Any]]:
     ]
 
 
-_ROWS = {"builders": _builders, "solvers": _solvers, "problems": _problems}
+def _formats() -> list[dict[str, Any]]:
+    from ctmc.interchange.formats import FORMATS
+
+    return [
+        {"name": entry.name, "extensions": ", ".join(entry.extensions), "description": f"Holds {entry.carries}."}
+        for entry in FORMATS.values()
+    ]
+
+
+_ROWS = {"builders": _builders, "solvers": _solvers, "problems": _problems, "formats": _formats}
 
 
 def _detail(name: str, kinds: list[str]) -> tuple[str, dict[str, Any]]:
     from ctmc import registry
+    from ctmc.interchange.formats import FORMATS
     from ctmc.problem import PROBLEMS
 
     places: dict[str, tuple[Any, Any]] = {
         "builders": (registry.builder_names(), registry.builder),
         "solvers": (registry.solver_names(), registry.solver_class),
         "problems": (PROBLEMS, PROBLEMS.__getitem__),
+        "formats": (FORMATS, lambda name: importlib.import_module(FORMATS[name].module)),
     }
     for kind in kinds:
         names, find = places[kind]
         if name in names:
             return kind, {"name": name, "text": read_docstring(find(name)).text}
     known = [known for kind in kinds for known in places[kind][0]]
-    raise unknown_name(kinds[0][:-1] if len(kinds) == 1 else "builder, solver or problem", name, [*known, *KINDS])
+    raise unknown_name(
+        kinds[0][:-1] if len(kinds) == 1 else "builder, solver, problem or format", name, [*known, *KINDS]
+    )
 
 
 command = Command(
@@ -152,9 +167,9 @@ command = Command(
         click.Argument(
             ["names"],
             nargs=-1,
-            metavar="[builders|solvers|problems] [NAME]...",
+            metavar="[builders|solvers|problems|formats] [NAME]...",
             shell_complete=names_starting(lambda: [*KINDS, *builder_names(), *solver_names(), *PROBLEM_NAMES]),
         )
     ],
-    help="List builders, solvers and problems, or tell all about one: 'ctmc list solvers', 'ctmc list gmres'.",
+    help="List builders, solvers, problems and file formats, or tell all about one: 'ctmc list solvers', 'ctmc list gmres'.",
 )

@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ctmc.model.generator import Generator
+    from ctmc.model.qbd import QBD
+
+
+def load_model(path: str) -> Generator | QBD:
+    """Return the model in a file of any known format."""
+    from ctmc.interchange.formats import read
+
+    return read(path)
+
+
+def is_own(path: str) -> bool:
+    """Return whether a file is of ctmc's own format, beside which solutions stand."""
+    from ctmc.interchange.formats import OWN, format_of
+
+    return format_of(path).name == OWN
 
 
 def model_facts(model: Any) -> dict[str, Any]:

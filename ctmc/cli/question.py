@@ -29,7 +29,7 @@ class Question:
     time_limit: float | None
     conditions: tuple[str, ...]
     rewards: tuple[str, ...]
-    save: bool
+    save: bool | None  # None: beside a file of our own, not beside one of another program
     certify: str = "defect"
     moments: int | None = None
     discount: float | None = None

@@ -13,6 +13,7 @@ import click
 from ctmc.cli.app import Command, output_of
 from ctmc.cli.build import function_flags
 from ctmc.cli.docstring import read_docstring
+from ctmc.cli.models import load_model
 from ctmc.cli.options import code_option, file_type, given_values, limits, memory_option, threads_option
 from ctmc.cli.output import Output
 
@@ -46,14 +47,13 @@ def _simulate(
 ) -> int:
     from ctmc.cli.progress import Progress
     from ctmc.simulation import simulate
-    from ctmc.storage import load_fitting
 
     out = output_of(click.get_current_context())
     options = given_values(values)
     if plot is not None and options.get("times") is None:
         raise click.UsageError("--plot draws trajectories; give --times, such as --times 0:50:1")
     with limits(threads, memory_limit, allow_code):
-        model = load_fitting(what) if stored else what
+        model = load_model(what) if stored else what
         progress = Progress(out, f"simulating {Path(what).name}", 0.5)
 
         def monitor(done: int, total: int) -> bool:

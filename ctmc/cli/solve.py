@@ -46,7 +46,7 @@ def _solve(
     quantile: str | None,
     plot: str | None,
     certify: str,
-    no_save: bool,
+    save: bool | None,
     threads: int | None,
     memory_limit: str | None,
     allow_code: bool,
@@ -57,7 +57,7 @@ def _solve(
     output = output_of(click.get_current_context())
     question = Question(
         file, solver, given_values(values), tolerance, problem, initial, times, start, time_limit, probability, reward,
-        not no_save, certify, moments, discount, target, avoid, cdf_times, quantile, plot,
+        save, certify, moments, discount, target, avoid, cdf_times, quantile, plot,
     )  # fmt: skip
     with limits(threads, memory_limit, allow_code):
         return answer(question, output)
@@ -167,12 +167,13 @@ command = SolveCommand(
         click.Option(["--certify"], default="defect", metavar="|".join(CERTIFICATE_NAMES), show_default=True,
                      shell_complete=names_starting(lambda: CERTIFICATE_NAMES),
                      help="'strict' also proves intervals: for each --reward if given, else for what the measures need."),
-        click.Option(["--no-save"], is_flag=True, help="Do not store the solution beside the model."),
+        click.Option(["--save/--no-save"], default=None,
+                     help="Store the solution beside the model; default: only beside a file of ctmc's own format."),
         threads_option(),
         memory_option(),
         code_option(),
     ],
-    help="Solve a stored model and certify the answer.\n\n"
+    help="Solve a stored model, of any format that 'ctmc list formats' shows, and certify the answer.\n\n"
     "The options of a solver are flags as well once --solver names it: 'ctmc solve model.h5 --solver gmres --restart 50'; "
     "'ctmc solve --solver gmres --help' lists them.  Nothing is retried: if the answer is not certified the exit code is 1 "
     "and the message names the method to try next.  Ctrl-C stops at the next step and stores what was reached; --start "
@@ -180,6 +181,7 @@ command = SolveCommand(
     "Measures are shown for certified answers only, with bounds on their errors (+-) where these are proven.\n\n\b\n"
     "Examples\n"
     "  ctmc solve model.h5\n"
+    "  ctmc solve model.umb\n"
     "  ctmc solve model.h5 --probability 'jobs >= 10'\n"
     "  ctmc solve model.h5 --problem transient --initial 0,0,0 --times 0:50:1 --reward queue_length --plot course.png\n"
     "  ctmc solve model.h5 --problem accumulated-reward --initial 0,0,0 --times 2 --reward imbalance --moments 2\n"

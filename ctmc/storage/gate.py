@@ -290,16 +290,23 @@ def opened(path: Path) -> Iterator[StoredFile]:
 
     The file is opened once, never waited for and never looked up by name again, and no lock is taken.
     """
-    descriptor = _open_regular(path)
+    with read_only(path) as (file, stream):
+        yield StoredFile(file, stream)
+
+
+@contextlib.contextmanager
+def read_only(path: Path, user_block: int = 0) -> Iterator[tuple[h5py.File, _Stream]]:
+    """Open an HDF5 file that begins after `user_block` bytes; only for this module and the one of foreign files."""
+    descriptor = open_regular(path)
     try:
         head = read_at(descriptor, 0, _HEAD_BYTES)
         if not head:
             raise StorageError("it is empty")
-        if not head.startswith(_SIGNATURE):
+        if not head.startswith(_SIGNATURE, user_block):
             raise StorageError("it is not an HDF5 file")
         stream = _Stream(descriptor, head)
         with _hdf5(stream, "r") as file:
-            yield StoredFile(file, stream)
+            yield file, stream
     finally:
         os.close(descriptor)
 
@@ -310,8 +317,21 @@ def created(path: Path) -> Iterator[NewFile]:
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         stream = _Stream(descriptor)
-        with _hdf5(stream, "w") as file:
+        with _hdf5(stream, "w", libver=_FORMAT) as file:
             yield NewFile(file, stream)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def written(path: Path, user_block: bytes) -> Iterator[h5py.File]:
+    """Write an HDF5 file of the oldest format after some bytes that are not HDF5; for foreign readers."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        stream = _Stream(descriptor)
+        with _hdf5(stream, "w", libver=("earliest", "v108"), userblock_size=len(user_block)) as file:
+            yield file
+        write_at(descriptor, 0, memoryview(user_block))
     finally:
         os.close(descriptor)
 
@@ -322,11 +342,11 @@ def shown(name: str) -> str:
 
 
 @contextlib.contextmanager
-def _hdf5(stream: _Stream, mode: str) -> Iterator[h5py.File]:
+def _hdf5(stream: _Stream, mode: str, **settings: Any) -> Iterator[h5py.File]:
     import h5py  # slow to import, and not needed by most commands
 
     try:
-        with h5py.File(stream, mode, **({"libver": _FORMAT} if mode == "w" else {})) as file:
+        with h5py.File(stream, mode, **settings) as file:
             yield file
     except (OSError, RuntimeError, LookupError) as error:
         if isinstance(error, StorageError) or getattr(error, "errno", None):
@@ -337,7 +357,8 @@ def _hdf5(stream: _Stream, mode: str) -> Iterator[h5py.File]:
             raise stream.failure
 
 
-def _open_regular(path: Path) -> int:
+def open_regular(path: Path) -> int:
+    """Open a regular file for reading, without waiting for one that is none; returns the descriptor."""
     kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
     kinds |= {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
     # Looked at before it is opened, since opening a device can have effects, and again afterwards, since it may have

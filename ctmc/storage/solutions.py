@@ -127,7 +127,12 @@ def can_be_saved(solution: Solution) -> bool:
 
 
 def save_solution(
-    model_path: str | os.PathLike[str], solution: Solution, name: str | None = None, *, overwrite: bool = True
+    model_path: str | os.PathLike[str],
+    solution: Solution,
+    name: str | None = None,
+    *,
+    overwrite: bool = True,
+    foreign: bool = False,
 ) -> Path:
     """Store a solution beside its model's file.
 
@@ -140,6 +145,8 @@ def save_solution(
         By default problem and solver, such as ``stationary-gmres``.
     overwrite : bool
         Whether an older solution of that name is replaced.
+    foreign : bool
+        The file is of another program's format: the hash of the model that was read from it stands for that of the file.
 
     Returns
     -------
@@ -159,12 +166,12 @@ def save_solution(
     name = f"{problem}-{solver}" if name is None else name
     if not re.fullmatch(r"[\w.,=()' -]{1,200}", name) or name.startswith("."):
         raise StorageError(f"the name {printable(name)!r} of a solution is not allowed; take letters, digits, - and _.")
-    info = read_info(model_path)
-    if solution.model_hash is not None and info["content_hash"] != solution.model_hash:
+    model_hash = solution.model_hash if foreign else read_info(model_path)["content_hash"]
+    if model_hash is None or (solution.model_hash is not None and model_hash != solution.model_hash):
         raise StorageError(f"{printable(os.fspath(model_path))} holds another model than the one that was solved.")
     manifest: dict[str, Any] = {
         "about": about(),
-        "model_hash": info["content_hash"],
+        "model_hash": model_hash,
         "problem": problem,
         "tolerance": float(solution.problem.tolerance),
         "status": solution.status.name,

@@ -1,0 +1,201 @@
+"""Tar archives read as a stream: sizes are looked at before bytes are, and nothing is ever extracted to the disk."""
+
+from __future__ import annotations
+
+import io
+import lzma
+import os
+import re
+import tarfile
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO, Any
+
+from ctmc.errors import ModelError, StorageError
+from ctmc.interchange.parts import shown
+from ctmc.model.memory import format_size
+from ctmc.storage.atomic import failure_reason
+
+_PIECE = 1 << 16
+_PART = re.compile(r"(?!\.\.?$)[A-Za-z0-9_.-]{1,255}")
+_MAX_MEMBERS = 100_000
+_XZ_MEMORY = 512 * 1024**2  # a header can ask for a dictionary of 4 GiB
+_KINDS = {tarfile.SYMTYPE: "a symbolic link", tarfile.LNKTYPE: "a hard link", tarfile.FIFOTYPE: "a pipe"}
+_KINDS |= {tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device"}
+
+
+class Inflated(io.RawIOBase):
+    """A file, decompressed if it is of gzip or xz, that refuses to give more bytes than `allowed`."""
+
+    def __init__(self, file: IO[bytes], allowed: int) -> None:
+        self.file = file
+        self.allowed = allowed
+        self.given = 0
+        start = file.read(6)
+        file.seek(0)
+        self._fresh: Callable[[], Any] | None = None
+        if start.startswith(b"\x1f\x8b\x08"):
+            self._fresh = lambda: zlib.decompressobj(31)
+        elif start == b"\xfd7zXZ\0":
+            self._fresh = lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
+        self._state: Any = self._fresh() if self._fresh else None
+        self._left = b""
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return up to `size` bytes, fewer only at the end."""
+        size = _PIECE if size is None or size < 0 else size
+        pieces, wanted = [], size
+        while wanted and (piece := self._some(wanted)):
+            pieces.append(piece)
+            wanted -= len(piece)
+        data = b"".join(pieces)
+        self.given += len(data)
+        if self.given > self.allowed:
+            raise StorageError(f"it holds more than {format_size(self.allowed)} once it is decompressed")
+        return data
+
+    def _some(self, wanted: int) -> bytes:
+        if self._fresh is None:
+            return self.file.read(wanted)
+        while True:
+            if self._state.eof:  # several compressed files in a row are one
+                self._left = self._state.unused_data or self._left
+                if not self._left and not (more := self.file.read(_PIECE)):
+                    return b""
+                self._left = (self._left or more).lstrip(b"\0")
+                if not self._left:
+                    continue
+                self._state = self._fresh()
+            data = self._decompressed(wanted)
+            if data or self._state.eof:
+                if data:
+                    return data
+                continue
+            if not self._left:
+                return b""
+
+    def _decompressed(self, wanted: int) -> bytes:
+        if isinstance(self._state, lzma.LZMADecompressor):
+            fed = b""
+            if self._state.needs_input:
+                fed, self._left = self._left or self.file.read(_PIECE), b""
+                if not fed:
+                    raise EOFError("the compressed data end too early")
+            return self._state.decompress(fed, wanted)
+        fed = self._left or self.file.read(_PIECE)
+        if not fed:
+            raise EOFError("the compressed data end too early")
+        data: bytes = self._state.decompress(fed, wanted)
+        self._left = self._state.unconsumed_tail
+        if not data and not self._left and not self._state.eof:
+            return self._decompressed(wanted)
+        return data
+
+
+def read_members(
+    path: str | os.PathLike[str],
+    first: str,
+    first_size: int,
+    expected: Callable[[bytes], tuple[dict[str, int], int]],
+) -> tuple[bytes, dict[str, bytes]]:
+    """Return the first member of an archive, and those others that it makes known, after checking all names and sizes.
+
+    Parameters
+    ----------
+    path : path-like
+    first : str
+        Name that the first member must have.
+    first_size : int
+        Most bytes that it may have.
+    expected : callable
+        Maps the bytes of the first member to the exact size of each member that is wanted, and the most bytes that the
+        whole archive may have.
+
+    Raises
+    ------
+    StorageError
+        Names that lead elsewhere, links, devices, doubled names, sizes that are not the expected ones, archives that hold
+        more than allowed; one sentence.
+    """
+    found: dict[str, bytes] = {}
+    index, sizes = b"", {first: first_size}
+    try:
+        with open(path, "rb") as file:
+            stream = Inflated(file, 2 * first_size)
+            seen: set[str] = set()
+            with tarfile.open(fileobj=stream, mode="r|", errorlevel=2) as archive:
+                for member in archive:
+                    name = _checked_name(member, seen)
+                    if member.isdir():
+                        continue
+                    if not index:
+                        index = _first(archive, member, name, first, first_size)
+                        sizes, stream.allowed = expected(index)
+                        continue
+                    if name not in sizes:
+                        continue  # what is optional in the format and not ours; skipped as it streams by
+                    if member.size != sizes[name]:
+                        raise StorageError(
+                            f"its member {shown(name)} has {member.size:,} bytes, but its index asks for {sizes[name]:,}"
+                        )
+                    found[name] = _bytes(archive, member)
+        if not index:
+            raise StorageError(f"it has no member {first}")
+    except ModelError:
+        raise
+    except OSError as error:
+        if isinstance(error, StorageError) and str(error).startswith(shown(path)):
+            raise
+        raise StorageError(f"{shown(path)} cannot be read: {failure_reason(error)}.") from None
+    except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, ValueError, OverflowError) as error:
+        raise StorageError(f"{shown(path)} is a damaged archive, or none: {failure_reason(error)}.") from None
+    return index, found
+
+
+def write_members(path: Path, members: Iterable[tuple[str, bytes | memoryview]], compression: str | None) -> None:
+    """Write an archive over an existing, empty, temporary file: regular members, no owner, no dates."""
+    mode = "w" if compression is None else f"w:{compression}"
+    with open(path, "wb") as file, tarfile.open(fileobj=file, mode=mode, format=tarfile.PAX_FORMAT) as archive:  # type: ignore[call-overload]
+        for name, data in members:
+            member = tarfile.TarInfo(name)
+            member.size = memoryview(data).nbytes
+            archive.addfile(member, io.BytesIO(data))
+
+
+def _checked_name(member: tarfile.TarInfo, seen: set[str]) -> str:
+    name = member.name.removeprefix("./").rstrip("/")
+    if member.isdir() and name in ("", "."):
+        return name
+    if not all(_PART.fullmatch(part) for part in name.split("/")):
+        raise StorageError(f"its member {shown(member.name[:200])} has a name that is not allowed in the format")
+    if not member.isdir():
+        if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse():
+            kind = _KINDS.get(member.type, "no regular file")
+            raise StorageError(f"its member {shown(name)} is {kind}; allowed are regular files")
+        if name in seen:
+            raise StorageError(f"its member {shown(name)} stands in it twice")
+        seen.add(name)
+    if len(seen) > _MAX_MEMBERS:
+        raise StorageError(f"it has more than {_MAX_MEMBERS:,} members")
+    return name
+
+
+def _first(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, first: str, most: int) -> bytes:
+    if name != first:
+        raise StorageError(f"its first member is {shown(name)}; allowed is {first}")
+    if member.size > most or not member.size:
+        raise StorageError(f"its member {first} has {member.size:,} bytes; allowed are 1 to {most:,}")
+    return _bytes(archive, member)
+
+
+def _bytes(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = archive.extractfile(member)
+    data = b"" if file is None else file.read()
+    if len(data) != member.size:
+        raise StorageError(f"its member {shown(member.name)} ends too early")
+    return data
