@@ -31,7 +31,7 @@ ROOMS = (
 MODEL = (
     *("memory", "parameters", "summary", "state_space", "transitions", "lattice_products", "products", "distribution"),
     "random_streams",
-    *("reward", "predicate", "communication", "recipe"),
+    *("reward", "predicate", "communication", "recipe", "rerating"),
     *(
         "poisson_weights",
         "m_matrix",

@@ -7,7 +7,7 @@ IJSPM 11(3/4), 2016, arXiv:1504.08150.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
@@ -21,16 +21,18 @@ from builders.supermarket.lattice import lattice_transitions
 from builders.supermarket.lumped_transitions import coded_transitions, largest_entries
 from builders.supermarket.lumping import ServerClasses, class_means, lumped_space, server_classes
 from builders.supermarket.rank import shared_probabilities, stability_notes
+from builders.supermarket.rerating import check_alike, rates_that_may_change, rerated_rows
 from builders.supermarket.response_time import response_time
 from builders.supermarket.selection import Selection, held_decisions, preference_keys, selection_table, tie_rules
 from builders.supermarket.transitions import transitions
-from builders.supermarket.truncation import find_capacity
+from builders.supermarket.truncation import FOUND, find_capacity
 from ctmc.errors import ModelError
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.model.parameters import whole_number
 from ctmc.model.recipe import code_is_allowed
+from ctmc.model.rerating import on_the_structure_of
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
 from ctmc.model.transitions import CodedTransitions, FloatTransitions
@@ -50,6 +52,7 @@ class _Design:
     limits: tuple[int, ...]
     arrival_rate: float
     probabilities: tuple[tuple[Fraction, ...], ...]
+    portions: np.ndarray
     shares: np.ndarray
     space: Lattice
     classes: ServerClasses | None
@@ -96,7 +99,8 @@ def _design(
         )
     limits = tuple(whole_number("capacity", limit, 1) for limit in capacities)
     table = shared_probabilities(servers, int(choices), sampling)
-    shares = np.array([[total_rate * float(share) for share in row] for row in table])
+    portions = np.array([[float(share) for share in row] for row in table])
+    shares = total_rate * portions
     if not isinstance(lump, bool | np.bool_):
         raise ModelError(f"lump is {lump!r}; allowed are true and false.")
     if lump:
@@ -104,9 +108,11 @@ def _design(
         if not classes.trivial:
             order = list(classes.order)
             space = lumped_space(limits, total_capacity, classes)
-            return _Design(rates[order], shown[order], parts, space.limits, total_rate, table, shares, space, classes)
+            return _Design(
+                rates[order], shown[order], parts, space.limits, total_rate, table, portions, shares, space, classes
+            )
     space = Lattice(limits, total_capacity, (Variable("queue_length", servers),))
-    return _Design(rates, shown, parts, limits, total_rate, table, shares, space, None)
+    return _Design(rates, shown, parts, limits, total_rate, table, portions, shares, space, None)
 
 
 def _keys(design: _Design, selection: Selection, ties: str | Sequence[str], overflow: str) -> np.ndarray:
@@ -296,7 +302,7 @@ def _resolve(
     return {"capacity": list(found.capacity), **dict.fromkeys(chosen)}, (found.note,)
 
 
-@ctmc.builder(version=1, dress=_dress, code=("selection", "measured_by"), resolve=_resolve)
+@ctmc.builder(version=2, dress=_dress, code=("selection", "measured_by"), resolve=_resolve)
 def supermarket(
     service_rates: Sequence[float],
     arrival_rate: float,
@@ -401,7 +407,9 @@ def supermarket(
     if design.classes is not None:
         entries = largest_entries(space)
         require_memory("the lumped supermarket model", 6 * entries + 40 * size, states=size, entries=entries)
-        indptr, sources, codes, values = coded_transitions(space, keys, design.shares, design.rates)
+        indptr, sources, codes, values = coded_transitions(
+            space, keys, design.portions, design.rates, design.arrival_rate
+        )
         if codes.dtype.itemsize > 2:
             return Generator(
                 space, FloatTransitions(indptr, sources, values[codes]), initial=distribution(space, begin)
@@ -419,8 +427,27 @@ def supermarket(
     return Generator(space, rows, initial=distribution(space, begin))
 
 
+def _rerate(model: Generator, old: Mapping[str, Any], new: Mapping[str, Any]) -> Generator:
+    """Return the model at other rates, or say what moves with them."""
+    before, after = (_design(**{name: given[name] for name in _DESIGN}) for given in (old, new))
+    alike = before.classes == after.classes and before.space == after.space
+    keys = [
+        _keys(design, given["selection"], given["ties"], given["overflow"])
+        for design, given in ((before, old), (after, new))
+        if alike
+    ]
+    check_alike(new, alike, keys)
+    kept = tuple(note for note in model.notes if FOUND not in note)  # found at other rates
+    rows = rerated_rows(model.transitions, before, after)
+    if rows is None:  # no table says which events the rates belong to
+        return on_the_structure_of(model, inspect.unwrap(supermarket)(**new)).replace(notes=kept)
+    return model.with_transition_rates(rows).replace(notes=kept)
+
+
 supermarket.mean_field = "builders.supermarket.mean_field:mean_field"  # what `ctmc mean-field supermarket` shows
 supermarket.simulation = "builders.supermarket.simulation:simulate"
+supermarket.rates_that_may_change = rates_that_may_change
+supermarket.rerate = _rerate  # what `with_rates` does in place of a build
 supermarket.event_rates = ("arrival_rate", "service_rates")  # what `ctmc.sensitivity` differentiates by
 supermarket.held_decisions = held_decisions
 # what `ctmc optimize supermarket` takes and needs

@@ -43,8 +43,7 @@ def lattice_transitions(
     arrival_rate : float
     service_rates : ndarray, shape (M,)
     """
-    servers = len(service_rates)
-    denominator = lcm(*(share.denominator for row in probabilities for share in row))
+    servers, denominator = len(service_rates), _denominator(probabilities)
     most = max(int(share * denominator) for row in probabilities for share in row)
     if most > np.iinfo(np.uint16).max:
         return None
@@ -52,8 +51,23 @@ def lattice_transitions(
     sides = np.array(space.limits, dtype=np.int64) + 1
     weights = np.empty((servers, space.size), dtype=np.uint8 if most <= 255 else np.uint16)
     _fill(sides, space.strides, keys.astype(np.int32), numbers.astype(weights.dtype), weights)
-    departures = np.repeat(service_rates[:, None], int(sides.max()), axis=1)
-    return LatticeTransitions(weights, np.array([arrival_rate / denominator]), departures, sides, space.strides)
+    unit, departures = lattice_rates(space, probabilities, arrival_rate, service_rates)
+    return LatticeTransitions(weights, unit, departures, sides, space.strides)
+
+
+def lattice_rates(
+    space: Lattice,
+    probabilities: tuple[tuple[Fraction, ...], ...],
+    arrival_rate: float,
+    service_rates: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return unit and departures, the two small arrays that hold all rates; shapes (1,) and (M, largest limit + 1)."""
+    departures = np.repeat(service_rates[:, None], max(space.limits) + 1, axis=1)
+    return np.array([arrival_rate / _denominator(probabilities)]), departures
+
+
+def _denominator(probabilities: tuple[tuple[Fraction, ...], ...]) -> int:
+    return lcm(*(share.denominator for row in probabilities for share in row))
 
 
 @compiled_parallel

@@ -15,6 +15,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from builders.supermarket.rate_table import rate_table
 from builders.supermarket.transitions import BLOCK
 from ctmc.model.products import compiled, compiled_parallel
 from ctmc.model.state_space import Lattice
@@ -39,7 +40,7 @@ def largest_entries(space: Lattice) -> int:
 
 
 def coded_transitions(
-    space: Lattice, keys: np.ndarray, shares: np.ndarray, service_rates: np.ndarray
+    space: Lattice, keys: np.ndarray, shares: np.ndarray, service_rates: np.ndarray, arrival_rate: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return (indptr, sources, codes, values) of all transitions by destination; entry k has the rate values[codes[k]].
 
@@ -50,8 +51,9 @@ def coded_transitions(
     keys : ndarray of int64, shape (M, largest limit + 1)
         Preference key of each server at each queue length.
     shares : ndarray, shape (M + 1, M + 1)
-        Arrival rate at a server, by the number of better and of tied servers.
+        Share of the arrivals that a server gets, by the number of better and of tied servers.
     service_rates : ndarray, shape (M,)
+    arrival_rate : float
 
     Returns
     -------
@@ -60,7 +62,7 @@ def coded_transitions(
     codes : ndarray of uint8, uint16 or uint32, shape (entries,)
         The narrowest type that takes all different rates.
     values : ndarray of float64
-        Different rates, ascending.
+        In the order of `builders.supermarket.rate_table`.
     """
     starts = space.states(np.arange(0, space.size, BLOCK)).view(np.uint64)
     limits = np.array(space.limits, dtype=np.uint64)
@@ -70,18 +72,9 @@ def coded_transitions(
     used = np.zeros((*shares.shape, max(space.classes) + 1), dtype=np.uint8)
     _count(starts, limits, firsts, total, keys, shares, indptr, used)
     np.cumsum(indptr, out=indptr)
-    # One code for each different rate: of the arrivals that occur, and of one and more servers of a class that complete.
-    multiples = np.arange(used.shape[2])
-    better, tied, times = np.nonzero(used)
-    services = service_rates[:, None] * multiples
-    arrivals = shares[better, tied] * times
-    values, places = np.unique(np.concatenate([arrivals, services.ravel()]), return_inverse=True)
-    narrow = np.min_scalar_type(len(values) - 1)
-    of_arrivals = np.zeros(used.shape, dtype=narrow)
-    of_arrivals[better, tied, times] = places[: len(arrivals)]
-    of_services = places[len(arrivals) :].reshape(services.shape).astype(narrow)
+    of_arrivals, of_services, values = rate_table(used, shares, arrival_rate, service_rates, space.classes)
     sources = np.empty(indptr[-1], dtype=np.int32 if space.size <= np.iinfo(np.int32).max else np.int64)
-    codes = np.empty(indptr[-1], dtype=narrow)
+    codes = np.empty(indptr[-1], dtype=of_arrivals.dtype)
     _fill(
         starts, limits, firsts, total, space.total is not None, space.ranks.view(np.uint64), keys, shares,
         of_arrivals, of_services, unsigned(indptr), unsigned(sources), codes,

@@ -13,6 +13,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -317,6 +318,7 @@ def _dressed(model: Any) -> Any:
                 f"Built by version {recipe.version} of {recipe.builder}, installed is {version}: its rewards and measures are not known.",
             )
         )
+    model = model.replace(recipe=replace(recipe, made_by=function))
     if dress is None:
         return model
     signature = registry.builder_parameters(recipe.builder)
