@@ -94,9 +94,7 @@ def _rerate(model: Generator, old: Mapping[str, Any], new: Mapping[str, Any]) ->
     up, down = _checked(new["births"], new["deaths"])
     if len(up) != model.size - 1:
         raise ModelError(f"births has {len(up)} rates; at other rates the chain keeps its {model.size - 1}.")
-    rows = FloatTransitions(
-        model.transitions.indptr, model.transitions.sources, np.column_stack([down, up]).ravel()
-    )
+    rows = FloatTransitions(model.transitions.indptr, model.transitions.sources, np.column_stack([down, up]).ravel())
     return model.with_transition_rates(rows)
 
 

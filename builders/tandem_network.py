@@ -140,7 +140,6 @@ def tandem_network(
     return Generator(space, FloatTransitions(indptr, sources, rates), initial=distribution(space, [0] * len(limits)))
 
 
-
 def _rerate(model: Generator, old: Mapping[str, Any], new: Mapping[str, Any]) -> Generator:
     """Return the network at other rates: where those of all events differ, a rate tells its event."""
     before, after = (

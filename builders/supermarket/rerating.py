@@ -49,8 +49,8 @@ def check_alike(new: Mapping[str, Any], alike: bool, keys: Sequence[np.ndarray])
         server, length = (int(place) for place in np.argwhere(keys[0] != keys[1])[0])
         selection = new["selection"] if isinstance(new["selection"], str) else "a function"
         raise ModelError(
-            f"{shown} jobs would prefer other servers (selection {selection}, ties {new['ties']}), first where server {server} "
-            f"of the coordinates has {length} jobs."
+            f"{shown} jobs would prefer other servers (selection {selection}, ties {new['ties']}), first where the queue "
+            f"of coordinate {server} has length {length}."
         )
 
 

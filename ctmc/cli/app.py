@@ -23,6 +23,7 @@ INTERNAL_ERROR = 70
 COMMANDS = {
     "list": ("listing", "List builders, solvers and problems."),
     "build": ("build", "Build a model and store it."),
+    "rerate": ("rerate", "Take a stored model at other rates, without building it again."),
     "info": ("info", "Tell what a file holds."),
     "solve": ("solve", "Solve a stored model and certify the answer."),
     "optimize": ("optimize", "Find the best values of a model's parameters."),

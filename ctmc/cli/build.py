@@ -34,7 +34,7 @@ def _build(
 
     out = output_of(click.get_current_context())
     with limits(threads, memory_limit, allow_code):
-        _check_place(Path(output))
+        check_place(Path(output))
         progress = Progress(out, f"building {builder}", 0.5)
         try:
             begin = time.perf_counter()
@@ -74,7 +74,7 @@ def _build(
     return 0
 
 
-def _check_place(path: Path) -> None:
+def check_place(path: Path) -> None:
     """Refuse before the model is built what could not be written afterwards."""
     if not path.parent.is_dir():
         raise StorageError(f"Cannot write {printable(path)}: there is no folder {printable(path.parent)}.")

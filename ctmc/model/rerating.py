@@ -20,7 +20,6 @@ from ctmc.model.recipe import Recipe, function_named, source_hash
 if TYPE_CHECKING:
     from ctmc.model.generator import Generator
     from ctmc.model.qbd import QBD
-    from ctmc.model.transitions import Transitions
 
     Model = TypeVar("Model", Generator, QBD)
 
@@ -30,6 +29,15 @@ RATES = ("rates", "values", "unit", "departures")
 
 def rerated(model: Model, changes: Mapping[str, Any]) -> Model:
     """Return a model at other rates: what its builder would make of the recipe's parameters with these changes.
+
+    Parameters
+    ----------
+    model : Generator or QBD
+    changes : mapping of str to value
+
+    Returns
+    -------
+    Generator or QBD
 
     Raises
     ------
@@ -60,14 +68,15 @@ def rerated(model: Model, changes: Mapping[str, Any]) -> Model:
                 f"{name} of {recipe.builder} cannot change without a rebuild: {reason}; rates that may: {allowed}."
             )
     new = {**old, **changes}
-    bare = maker.rerate(model, old, new)
+    bare: Any = maker.rerate(model, old, new)
     dress: Callable[..., Model] = maker.dress or _plain
     none: dict[str, Any] = {"rewards": {}, "measures": None, "distributions": {}, "notes": ()}
     before = dress(model.replace(**none), **old)
-    fresh = dress(bare.replace(**none, recipe=recipe.changed(changes, defaults), content_hash=None), **new)
+    fresh: Any = dress(bare.replace(**none, recipe=recipe.changed(changes, defaults), content_hash=None), **new)
     own = {name: reward for name, reward in model.rewards.items() if name not in before.rewards}
-    notes = tuple(note for note in bare.notes if note not in before.notes and note not in fresh.notes)
-    return fresh.replace(rewards={**fresh.rewards, **own}, notes=(*fresh.notes, *notes))
+    notes: tuple[str, ...] = tuple(note for note in bare.notes if note not in before.notes and note not in fresh.notes)
+    found: Model = fresh.replace(rewards={**fresh.rewards, **own}, notes=(*fresh.notes, *notes))
+    return found
 
 
 def rates_that_may_change(maker: Any, parameters: Mapping[str, Any]) -> dict[str, str | None]:
@@ -100,9 +109,9 @@ def _functions(recipe: Recipe) -> dict[str, Any]:
     return found
 
 
-def checked_rates(before: Transitions | Any, after: Transitions | Any) -> None:
+def checked_rates(before: Any, after: Any) -> None:
     """Raise `ModelError` unless two transitions are the same but for their rates."""
-    if type(before) is not type(after) or not isinstance(before, tuple):
+    if type(before) is not type(after):
         raise ModelError(
             f"the model's transitions are held as {before.name}; only those in the builder's own form, {after.name}, can "
             "be taken at other rates."

@@ -128,7 +128,8 @@ def load(path: str | os.PathLike[str], *, progress: Progress | None = None) -> G
     """
     container = read_container(path, (*KINDS, variants.KIND), progress=progress)
     if container.kind == variants.KIND:
-        return variants.restored_variant(container, _load_whole, describe, progress)
+        model: Generator | QBD = variants.restored_variant(container, _load_whole, describe, progress)
+        return model
     with about_file(path):
         return _restore(container)
 

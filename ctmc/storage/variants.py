@@ -122,7 +122,9 @@ def write_variant(
         changes = changes_between(parent.recipe, model.recipe)
         digest = content_hash(_kind(model), manifest, arrays)
         if not proven and content_hash(_kind(model), *describe(parent.with_rates(**changes))) != digest:
-            raise StorageError("it is not its parent at other rates, but has states, labels, rewards or notes of its own")
+            raise StorageError(
+                "it is not its parent at other rates, but has states, labels, rewards or notes of its own"
+            )
         if parent.content_hash is None:
             raise StorageError("its parent has not been loaded from a file")
     entry = {
