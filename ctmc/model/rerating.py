@@ -55,6 +55,8 @@ def rerated(model: Model, changes: Mapping[str, Any]) -> Model:
             f"version {recipe.version} of the builder {printable(recipe.builder)!r} is not installed, so nothing tells which "
             "numbers of the model are rates."
         )
+    if not isinstance(getattr(model, "transitions", ()), tuple):
+        raise ModelError("the transitions of the model are streamed; only stored ones can be taken at other rates.")
     defaults = {name: parameter.default for name, parameter in inspect.signature(maker).parameters.items()}
     old = {**defaults, **recipe.parameters, **_functions(recipe)}
     may = rates_that_may_change(maker, old)
@@ -111,17 +113,21 @@ def _functions(recipe: Recipe) -> dict[str, Any]:
 
 def checked_rates(before: Any, after: Any) -> None:
     """Raise `ModelError` unless two transitions are the same but for their rates."""
-    if type(before) is not type(after):
-        raise ModelError(
-            f"the model's transitions are held as {before.name}; only those in the builder's own form, {after.name}, can "
-            "be taken at other rates."
-        )
+    _check_form(before, after)
     for name, one, other in zip(before._fields, before, after, strict=True):
         if name not in RATES:
             if one is not other:
                 raise ModelError(f"{name} of the transitions is another array; at other rates it must be the same one.")
         elif one.shape != other.shape or not np.isfinite(other).all() or not np.array_equal(one > 0, other > 0):
             raise ModelError(f"at these {name} a transition would appear, vanish, or have no finite, positive rate.")
+
+
+def _check_form(before: Any, after: Any) -> None:
+    if type(before) is not type(after):
+        raise ModelError(
+            f"the model's transitions are held as {before.name}; only those in the builder's own form, {after.name}, can "
+            "be taken at other rates."
+        )
 
 
 def on_the_structure_of(model: Generator, fresh: Generator) -> Generator:
@@ -134,7 +140,8 @@ def on_the_structure_of(model: Generator, fresh: Generator) -> Generator:
     """
     stored: Any = model.transitions
     rows: Any = fresh.transitions
-    if type(stored) is type(rows) and model.size == fresh.size:
+    _check_form(stored, rows)
+    if model.size == fresh.size:
         structure = {name: getattr(stored, name) for name in stored._fields if name not in RATES}
         if all(np.array_equal(array, getattr(rows, name)) for name, array in structure.items()):
             return model.with_transition_rates(rows._replace(**structure))
@@ -169,4 +176,6 @@ def shared_block(model: csr_array | None, fresh: csr_array | None) -> csr_array 
         return fresh
     if not (np.array_equal(model.indptr, fresh.indptr) and np.array_equal(model.indices, fresh.indices)):
         return fresh
-    return csr_array((fresh.data, model.indices, model.indptr), shape=fresh.shape)
+    block = fresh.copy()
+    block.indices, block.indptr = model.indices, model.indptr
+    return block
