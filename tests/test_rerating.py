@@ -305,6 +305,24 @@ def test_structure_that_was_found_is_shared_but_nothing_that_rates_enter():
                                                                       "runs", "backward_runs"}  # fmt: skip
 
 
+def test_only_rates_can_be_exchanged_and_what_follows_from_them_goes(tmp_path):
+    model = ctmc.build("supermarket", **MARKET)
+    ctmc.save(tmp_path / "model.h5", model)
+    rows = model.transitions
+    found = model.with_transition_rates(rows._replace(unit=2 * rows.unit))
+    assert found.content_hash is None
+    assert found.guess is None
+    assert found.exit_rates[0] == 2 * model.exit_rates[0]
+    for change, sentence in (
+        ({"weights": rows.weights.copy()}, "weights of the transitions is another array"),
+        ({"unit": np.zeros(1)}, "at these unit a transition would appear, vanish"),
+        ({"departures": rows.departures[:, :-1]}, "at these departures"),
+        ({"departures": rows.departures * np.inf}, "at these departures"),
+    ):
+        with pytest.raises(ModelError, match=sentence):
+            model.with_transition_rates(rows._replace(**change))
+
+
 def test_what_the_user_added_is_kept(tmp_path):
     model = ctmc.build("supermarket", **MARKET)
     member = np.arange(model.size) < 3
