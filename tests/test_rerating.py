@@ -583,6 +583,9 @@ def test_info_of_a_variant_whose_parent_is_missing_says_so(variant, capsys):
     Path("parent.h5").unlink()
     assert main(["info", "variant.h5"]) == 0
     assert "is missing" in capsys.readouterr().out
+    Path("parent.h5").write_bytes(b"text")
+    assert main(["info", "variant.h5"]) == 2
+    assert "parent.h5: it is not an HDF5 file" in capsys.readouterr().err
 
 
 class News(Watcher):

@@ -152,7 +152,7 @@ def _model(
 ) -> dict[str, Any]:
     from ctmc.cli.models import model_facts
     from ctmc.model.structure import structure as structure_of
-    from ctmc.storage import load
+    from ctmc.storage import load, read_info
     from ctmc.storage.variants import KIND, origin_of
 
     recipe = info.get("builder") or {}
@@ -167,6 +167,7 @@ def _model(
         facts |= {"parent": str(parent), "changes": info["changes"]}
         if not parent.exists():
             return facts | {"notes": [f"The parent {parent} is missing, so this variant cannot be loaded."]}
+        read_info(parent)  # verifies it, and says what is wrong with it
         sizes = _array_sizes(str(parent))
     if structure or _loaded_size(sizes) <= _LOADED_BYTES:
         model = load(file)
