@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from ctmc.model.memory import require_memory
 from ctmc.model.parameters import positive_rates
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
+from ctmc.model.transitions import FloatTransitions
 
 
 def _dress(model: Generator, births: Sequence[float], deaths: Sequence[float]) -> Generator:
@@ -34,6 +35,13 @@ def _dress(model: Generator, births: Sequence[float], deaths: Sequence[float]) -
         rewards={"birth_rate": Reward(lambda states: rates[states[:, 0]], "rate of births in the state")},
         measures=measures,
     )
+
+
+def _checked(births: Sequence[float], deaths: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    up, down = positive_rates("births", births), positive_rates("deaths", deaths)
+    if len(up) != len(down):
+        raise ModelError(f"births has {len(up)} rates and deaths {len(down)}; allowed are as many of both.")
+    return up, down
 
 
 @ctmc.builder(version=1, dress=_dress)
@@ -65,9 +73,7 @@ def birth_death(births: Sequence[float], deaths: Sequence[float]) -> Generator:
 
     On the command line: ``ctmc build birth_death --births 1,1,1,1 --deaths 2,2,2,2 -o queue.h5``
     """
-    up, down = positive_rates("births", births), positive_rates("deaths", deaths)
-    if len(up) != len(down):
-        raise ModelError(f"births has {len(up)} rates and deaths {len(down)}; allowed are as many of both.")
+    up, down = _checked(births, deaths)
     size = len(up) + 1
     require_memory("the birth-death chain", 60 * size, states=size, entries=2 * size - 2)
     low = np.arange(size - 1)
@@ -81,3 +87,20 @@ def birth_death(births: Sequence[float], deaths: Sequence[float]) -> Generator:
 
 
 birth_death.event_rates = ("births", "deaths")  # what `ctmc.sensitivity` differentiates by
+
+
+def _rerate(model: Generator, old: Mapping[str, Any], new: Mapping[str, Any]) -> Generator:
+    """Return the chain at other rates: into each state lead the birth from below and the death from above."""
+    up, down = _checked(new["births"], new["deaths"])
+    if len(up) != model.size - 1:
+        raise ModelError(f"births has {len(up)} rates; at other rates the chain keeps its {model.size - 1}.")
+    rows = FloatTransitions(model.transitions.indptr, model.transitions.sources, np.column_stack([down, up]).ravel())
+    return model.with_transition_rates(rows)
+
+
+def _rates_that_may_change(**parameters: Any) -> dict[str, str | None]:
+    return {"births": None, "deaths": None}
+
+
+birth_death.rates_that_may_change = _rates_that_may_change
+birth_death.rerate = _rerate  # what `with_rates` does in place of a build

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numba
@@ -15,6 +16,7 @@ from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.model.parameters import positive_rate, positive_rates, whole_number
 from ctmc.model.products import compiled, compiled_parallel
+from ctmc.model.rerating import on_the_structure_of, rates_by_event
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
 from ctmc.model.streamed import is_streaming, made
@@ -146,6 +148,29 @@ def tandem_network(
     )
 
 
+def _rerate(model: Generator, old: Mapping[str, Any], new: Mapping[str, Any]) -> Generator:
+    """Return the network at other rates: where those of all events differ, a rate tells its event."""
+    before, after = (
+        np.append(positive_rates("service_rates", given["service_rates"]), positive_rate("arrival_rate", given["arrival_rate"]))
+        for given in (old, new)
+    )  # fmt: skip
+    if len(before) != len(after):
+        raise ModelError(
+            f"service_rates has {len(after) - 1} numbers; at other rates the network keeps its {len(before) - 1} stations."
+        )
+    rows = model.transitions
+    rates = rates_by_event(rows.rates, before, after) if isinstance(rows, FloatTransitions) else None
+    if rates is None:
+        return on_the_structure_of(model, inspect.unwrap(tandem_network)(**new))
+    return model.with_transition_rates(rows._replace(rates=rates))
+
+
+def _rates_that_may_change(**parameters: Any) -> dict[str, str | None]:
+    return {"service_rates": None, "arrival_rate": None}
+
+
+tandem_network.rates_that_may_change = _rates_that_may_change
+tandem_network.rerate = _rerate  # what `with_rates` does in place of a build
 tandem_network.event_rates = ("arrival_rate", "service_rates")  # what `ctmc.sensitivity` differentiates by
 
 

@@ -41,7 +41,7 @@ MODEL = (
         "distribution",
     ),
     "random_streams",
-    *("reward", "predicate", "communication", "recipe"),
+    *("reward", "predicate", "communication", "recipe", "rerating"),
     *(
         "poisson_weights",
         "m_matrix",

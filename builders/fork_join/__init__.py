@@ -6,8 +6,9 @@ threshold control policy*, CEUR Workshop Proceedings 2792 (2020), paper 5.
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ import ctmc
 from builders.fork_join.rules import Rules, checked_rules
 from builders.fork_join.service_span import Starts, law_of_response, law_of_span, masses
 from builders.fork_join.thresholds import threshold_design
+from ctmc.errors import ModelError
 from ctmc.model.memory import require_memory
 from ctmc.model.phase_type import PhaseType
 from ctmc.model.qbd import QBD, Level, MatrixGeometric
+from ctmc.model.rerating import shared_block
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Variable
 
@@ -197,6 +200,28 @@ def fork_join(
     return QBD(up, local, down, tuple(levels), tuple(tables), variables)
 
 
+def _rerate(model: QBD, old: Mapping[str, Any], new: Mapping[str, Any]) -> QBD:
+    """Return the queue at other rates: its blocks are small, and the tables of phases and the places are shared."""
+    fresh = inspect.unwrap(fork_join)(**new)
+    if len(fresh.phases) != len(model.phases) or not all(map(np.array_equal, fresh.phases, model.phases)):
+        raise ModelError(
+            f"service_rates has {len(new['service_rates'])} numbers; at other rates the queue keeps its "
+            f"{len(old['service_rates'])} servers."
+        )
+    levels = tuple(
+        Level(shared_block(own.down, level.down), shared_block(own.local, level.local), shared_block(own.up, level.up))
+        for own, level in zip(model.boundary, fresh.boundary, strict=True)
+    )
+    blocks = {name: shared_block(getattr(model, name), getattr(fresh, name)) for name in ("up", "local", "down")}
+    return fresh.replace(boundary=levels, **blocks, phases=model.phases, notes=model.notes)
+
+
+def _rates_that_may_change(**parameters: Any) -> dict[str, str | None]:
+    return {"service_rates": None, "arrival_rate": None}
+
+
+fork_join.rates_that_may_change = _rates_that_may_change
+fork_join.rerate = _rerate  # what `with_rates` does in place of a build
 fork_join.policy = "builders.fork_join.policy:optimal_policy"
 fork_join.simulation = "builders.fork_join.simulation:simulate"
 

@@ -7,7 +7,7 @@ IJSPM 11(3/4), 2016, arXiv:1504.08150.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -22,16 +22,18 @@ from builders.supermarket.lattice import lattice_transitions
 from builders.supermarket.lumped_transitions import largest_entries, lumped_rows
 from builders.supermarket.lumping import ServerClasses, class_means, lumped_space, server_classes
 from builders.supermarket.rank import shared_probabilities, stability_notes
+from builders.supermarket.rerating import check_alike, rates_that_may_change, rerated_rows
 from builders.supermarket.response_time import response_time
 from builders.supermarket.selection import Selection, held_decisions, preference_keys, selection_table, tie_rules
 from builders.supermarket.transitions import BLOCK, transitions
-from builders.supermarket.truncation import find_capacity
+from builders.supermarket.truncation import FOUND, find_capacity
 from ctmc.errors import ModelError
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.model.parameters import whole_number
 from ctmc.model.recipe import code_is_allowed
+from ctmc.model.rerating import on_the_structure_of
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
 from ctmc.model.streamed import is_streaming, made
@@ -51,6 +53,7 @@ class _Design:
     limits: tuple[int, ...]
     arrival_rate: float
     probabilities: tuple[tuple[Fraction, ...], ...]
+    portions: np.ndarray
     shares: np.ndarray
     space: Lattice
     classes: ServerClasses | None
@@ -97,7 +100,8 @@ def _design(
         )
     limits = tuple(whole_number("capacity", limit, 1) for limit in capacities)
     table = shared_probabilities(servers, int(choices), sampling)
-    shares = np.array([[total_rate * float(share) for share in row] for row in table])
+    portions = np.array([[float(share) for share in row] for row in table])
+    shares = total_rate * portions
     if not isinstance(lump, bool | np.bool_):
         raise ModelError(f"lump is {lump!r}; allowed are true and false.")
     if lump:
@@ -105,9 +109,11 @@ def _design(
         if not classes.trivial:
             order = list(classes.order)
             space = lumped_space(limits, total_capacity, classes)
-            return _Design(rates[order], shown[order], parts, space.limits, total_rate, table, shares, space, classes)
+            return _Design(
+                rates[order], shown[order], parts, space.limits, total_rate, table, portions, shares, space, classes
+            )
     space = Lattice(limits, total_capacity, (Variable("queue_length", servers),))
-    return _Design(rates, shown, parts, limits, total_rate, table, shares, space, None)
+    return _Design(rates, shown, parts, limits, total_rate, table, portions, shares, space, None)
 
 
 def _keys(design: _Design, selection: Selection, ties: str | Sequence[str], overflow: str) -> np.ndarray:
@@ -297,7 +303,7 @@ def _resolve(
     return {"capacity": list(found.capacity), **dict.fromkeys(chosen)}, (found.note,)
 
 
-@ctmc.builder(version=1, dress=_dress, code=("selection", "measured_by"), resolve=_resolve)
+@ctmc.builder(version=2, dress=_dress, code=("selection", "measured_by"), resolve=_resolve)
 def supermarket(
     service_rates: Sequence[float],
     arrival_rate: float,
@@ -403,7 +409,7 @@ def supermarket(
         entries = largest_entries(space)
         if not is_streaming():
             require_memory("the lumped supermarket model", 6 * entries + 40 * size, states=size, entries=entries)
-        rows, count = lumped_rows(space, keys, design.shares, design.rates)
+        rows, count = lumped_rows(space, keys, design.portions, design.rates, design.arrival_rate)
         return Generator(space, made(size, rows, count, block=BLOCK), initial=distribution(space, begin))
     # in a box a share 1 / (K + 1) of the states lies on each face; a total cap only takes more away
     entries = int(2 * size * sum(limit / (limit + 1) for limit in design.limits))
@@ -419,8 +425,27 @@ def supermarket(
     return Generator(space, made(size, rows, block=BLOCK), initial=distribution(space, begin))
 
 
+def _rerate(model: Generator, old: Mapping[str, Any], new: Mapping[str, Any]) -> Generator:
+    """Return the model at other rates, or say what moves with them."""
+    before, after = (_design(**{name: given[name] for name in _DESIGN}) for given in (old, new))
+    alike = before.classes == after.classes and before.space == after.space
+    keys = [
+        _keys(design, given["selection"], given["ties"], given["overflow"])
+        for design, given in ((before, old), (after, new))
+        if alike
+    ]
+    check_alike(new, alike, keys)
+    kept = tuple(note for note in model.notes if FOUND not in note)  # found at other rates
+    rows = rerated_rows(model.transitions, before, after)
+    if rows is None:  # no table says which events the rates belong to
+        return on_the_structure_of(model, inspect.unwrap(supermarket)(**new)).replace(notes=kept)
+    return model.with_transition_rates(rows).replace(notes=kept)
+
+
 supermarket.mean_field = "builders.supermarket.mean_field:mean_field"  # what `ctmc mean-field supermarket` shows
 supermarket.simulation = "builders.supermarket.simulation:simulate"
+supermarket.rates_that_may_change = rates_that_may_change
+supermarket.rerate = _rerate  # what `with_rates` does in place of a build
 supermarket.event_rates = ("arrival_rate", "service_rates")  # what `ctmc.sensitivity` differentiates by
 supermarket.held_decisions = held_decisions
 # what `ctmc optimize supermarket` takes and needs

@@ -44,8 +44,7 @@ def lattice_transitions(
     arrival_rate : float
     service_rates : ndarray, shape (M,)
     """
-    servers = len(service_rates)
-    denominator = lcm(*(share.denominator for row in probabilities for share in row))
+    servers, denominator = len(service_rates), _denominator(probabilities)
     most = max(int(share * denominator) for row in probabilities for share in row)
     if most > np.iinfo(np.uint16).max:
         return None
@@ -58,9 +57,23 @@ def lattice_transitions(
         _fill(begin // sides[-1], sides, space.strides, keys.astype(np.int32), numbers.astype(kind), found)
         return found
 
-    departures = np.repeat(service_rates[:, None], int(sides.max()), axis=1)
-    unit = np.array([arrival_rate / denominator])
+    unit, departures = lattice_rates(space, probabilities, arrival_rate, service_rates)
     return made_lattice(space.size, weights, unit, departures, sides, space.strides)
+
+
+def lattice_rates(
+    space: Lattice,
+    probabilities: tuple[tuple[Fraction, ...], ...],
+    arrival_rate: float,
+    service_rates: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return unit and departures, the two small arrays that hold all rates; shapes (1,) and (M, largest limit + 1)."""
+    departures = np.repeat(service_rates[:, None], max(space.limits) + 1, axis=1)
+    return np.array([arrival_rate / _denominator(probabilities)]), departures
+
+
+def _denominator(probabilities: tuple[tuple[Fraction, ...], ...]) -> int:
+    return lcm(*(share.denominator for row in probabilities for share in row))
 
 
 @compiled_parallel

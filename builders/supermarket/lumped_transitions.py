@@ -16,6 +16,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from builders.supermarket.rate_table import rate_table
 from builders.supermarket.transitions import BLOCK
 from ctmc.model.products import compiled, compiled_parallel
 from ctmc.model.state_space import Lattice
@@ -41,11 +42,11 @@ def largest_entries(space: Lattice) -> int:
 
 
 def lumped_rows(
-    space: Lattice, keys: np.ndarray, shares: np.ndarray, service_rates: np.ndarray
+    space: Lattice, keys: np.ndarray, shares: np.ndarray, service_rates: np.ndarray, arrival_rate: float
 ) -> tuple[Callable[[int, int], FloatTransitions | CodedTransitions], Callable[[], int]]:
     """Return a function that makes the transitions into the states begin .. end - 1, and one that returns the number of all.
 
-    Rates are coded, all ranges with the same values in ascending order, unless there are more than 65,536 different ones.
+    Rates are coded, all ranges with the values of `builders.supermarket.rate_table`, unless there are more than 65,536 different ones.
 
     Parameters
     ----------
@@ -54,8 +55,9 @@ def lumped_rows(
     keys : ndarray of int64, shape (M, largest limit + 1)
         Preference key of each server at each queue length.
     shares : ndarray, shape (M + 1, M + 1)
-        Arrival rate at a server, by the number of better and of tied servers.
+        Share of the arrivals that a server gets, by the number of better and of tied servers.
     service_rates : ndarray, shape (M,)
+    arrival_rate : float
     """
     limits = np.array(space.limits, dtype=np.uint64)
     firsts = np.repeat(space.firsts, space.classes).astype(np.uint64)
@@ -76,16 +78,8 @@ def lumped_rows(
         entries = sum(int(counted(a, min(a + SLAB_STATES, size))[-1]) for a in range(0, size, SLAB_STATES))
     else:
         entries = int(whole[-1])
-    # One code for each different rate: of the arrivals that occur, and of one and more servers of a class that complete.
-    multiples = np.arange(used.shape[2])
-    better, tied, times = np.nonzero(used)
-    services = service_rates[:, None] * multiples
-    arrivals = shares[better, tied] * times
-    values, places = np.unique(np.concatenate([arrivals, services.ravel()]), return_inverse=True)
-    narrow = np.min_scalar_type(len(values) - 1)
-    of_arrivals = np.zeros(used.shape, dtype=narrow)
-    of_arrivals[better, tied, times] = places[: len(arrivals)]
-    of_services = places[len(arrivals) :].reshape(services.shape).astype(narrow)
+    of_arrivals, of_services, values = rate_table(used, shares, arrival_rate, service_rates, space.classes)
+    narrow = of_arrivals.dtype
 
     def rows(begin: int, end: int) -> FloatTransitions | CodedTransitions:
         indptr = counted(begin, end) if whole is None else whole

@@ -45,10 +45,15 @@ def transitions(
     np.cumsum(indptr, out=indptr)
     narrow = np.int32 if space.size <= np.iinfo(np.int32).max else np.int64
     sources = np.empty(indptr[-1], dtype=narrow)
-    values = np.concatenate([shares.ravel(), service_rates])
+    values = coded_values(shares, service_rates)
     codes = np.empty(indptr[-1], dtype=np.min_scalar_type(len(values) - 1))
     _fill(firsts, limits, total, space.below, keys, shares, indptr, sources, codes)
     return CodedTransitions(indptr, sources, codes, values)
+
+
+def coded_values(shares: np.ndarray, service_rates: np.ndarray) -> np.ndarray:
+    """Return the rate of each code: of an arrival by the number of better and of tied servers, then of each server."""
+    return np.concatenate([shares.ravel(), service_rates])
 
 
 @compiled

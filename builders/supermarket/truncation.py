@@ -20,6 +20,8 @@ from ctmc.solve import SMALL
 LEAST_ERROR, MOST_ERROR = 1e-10, 0.1
 """Limits of a truncation error: below the first, the solves themselves are not accurate enough to tell."""
 LARGEST_CAPACITY = 1000
+FOUND = "was found for a truncation error of"
+"""Part of the note on capacities that were found, by which it is known again."""
 
 _REPORTS = ("boundary", "boundary_mass", "boundary_flow", "loss_flow")
 """Measures of the truncation itself: they fall with every step, and say nothing of the others."""
@@ -99,7 +101,7 @@ class Truncation:
             for step in self.steps
         )
         return (
-            f"Capacity {_shown(self.capacity)} was found for a truncation error of {self.truncation_error:g}: the measures are off "
+            f"Capacity {_shown(self.capacity)} {FOUND} {self.truncation_error:g}: the measures are off "
             f"by {self.estimate:.1e} of themselves, as an estimate; path of capacities with their boundary flow: {path}."
         )
 

@@ -24,6 +24,7 @@ COMMANDS = {
     "list": ("listing", "List builders, solvers, problems and file formats."),
     "build": ("build", "Build a model and store it."),
     "convert": ("convert", "Convert a model file to another format."),
+    "rerate": ("rerate", "Take a stored model at other rates, without building it again."),
     "info": ("info", "Tell what a file holds."),
     "solve": ("solve", "Solve a stored model and certify the answer."),
     "optimize": ("optimize", "Find the best values of a model's parameters."),

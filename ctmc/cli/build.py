@@ -42,7 +42,7 @@ def _build(
         if output is None and not dry_run:
             raise click.UsageError("Missing option '-o' / '--output'.", click.get_current_context())
         if output is not None:
-            _check_place(Path(output))
+            check_place(Path(output))
         progress = Progress(out, f"building {builder}", 0.5)
         try:
             begin = time.perf_counter()
@@ -130,7 +130,7 @@ def _show_forecast(builder: str, model: Any, out: Any) -> int:
     return 0
 
 
-def _check_place(path: Path) -> None:
+def check_place(path: Path) -> None:
     """Refuse before the model is built what could not be written afterwards."""
     if not path.parent.is_dir():
         raise StorageError(f"Cannot write {printable(path)}: there is no folder {printable(path.parent)}.")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _LOADED_BYTES = 256 * 1024**2
 """A model up to this size is loaded for the names of its rewards, which its builder gives, and for its structure."""
-_KINDS = {"generator": "Generator", "qbd": "QBD"}
+_KINDS = {"generator": "Generator", "qbd": "QBD", "variant": "variant"}
 
 
 def _info(file: str, structure: bool, memory_limit: str | None) -> int:
@@ -57,8 +57,8 @@ def _rows(facts: dict[str, Any]) -> Any:
     from ctmc.model.memory import format_size
 
     for name, value in facts.items():
-        if name == "parameters":
-            yield from ((f"parameter {key}", item) for key, item in value.items())
+        if name in ("parameters", "changes"):
+            yield from ((f"{name[:-1]} {key}", item) for key, item in value.items())
         elif name.startswith("bytes"):
             yield name.replace("bytes", "size").replace("_", " "), format_size(value)
         elif value is not None and value != []:
@@ -170,8 +170,9 @@ def _model(
     file: str, info: dict[str, Any], sizes: dict[str, tuple[tuple[int, ...], int]], structure: bool
 ) -> dict[str, Any]:
     from ctmc.model.structure import structure as structure_of
-    from ctmc.storage import load
+    from ctmc.storage import load, read_info
     from ctmc.storage.stored import loaded_bytes
+    from ctmc.storage.variants import KIND, origin_of
 
     recipe = info.get("builder") or {}
     facts: dict[str, Any] = {
@@ -180,13 +181,22 @@ def _model(
         "parameters": recipe.get("parameters", {}),
         "recipe_hash": recipe.get("recipe_hash"),
     }
-    if structure or loaded_bytes(_stored(file)) <= _LOADED_BYTES:
+    whole = file
+    if info["kind"] == KIND:
+        parent = origin_of(info).beside(file)
+        facts |= {"parent": str(parent), "changes": info["changes"]}
+        if not parent.exists():
+            return facts | {"notes": [f"The parent {parent} is missing, so this variant cannot be loaded."]}
+        read_info(parent)  # verifies it, and says what is wrong with it
+        whole = str(parent)
+        sizes = _array_sizes(whole)
+    if structure or loaded_bytes(_stored(whole)) <= _LOADED_BYTES:
         model = load(file)
         found = model_facts(model)
         size = found.pop("bytes")
         del found["kind"]
         return facts | found | {"bytes_in_memory": size, "structure": structure_of(model)}
-    if info["kind"] == "generator":
+    if "exit_rates" in sizes or "exit_rates.codes" in sizes:
         facts |= {"states": _length(sizes, "exit_rates"), "entries": _entries(sizes)}
     return facts | {"labels": info.get("labels", []), "notes": info.get("notes", []), "structure": None}
 

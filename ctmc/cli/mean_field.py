@@ -100,12 +100,12 @@ def _servers(flag: str, text: str) -> list[int]:
 
 def _check_plot(path: Path) -> None:
     """Refuse before the work what could not be drawn afterwards."""
-    from ctmc.cli.build import _check_place
+    from ctmc.cli.build import check_place
     from ctmc.study.plots import is_ours
 
     if path.suffix.lower() != ".png":
         raise ModelError(f"--plot is {printable(path)}; allowed is a file that ends in .png.")
-    _check_place(path)
+    check_place(path)
     if path.exists() and not is_ours(path):
         raise ModelError(f"--plot is {printable(path)}, which exists and was not drawn here; allowed is a new file.")
 

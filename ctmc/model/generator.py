@@ -16,6 +16,7 @@ from ctmc.model import communication, lattice_products, products
 from ctmc.model.distribution import Distribution, distribution
 from ctmc.model.memory import format_size, require_memory
 from ctmc.model.recipe import Recipe
+from ctmc.model.rerating import checked_rates, rerated
 from ctmc.model.reward import Reward, check_rewards, variable_rewards
 from ctmc.model.state_space import Lattice, StateSpace, Variable
 from ctmc.model.streamed import StreamedTransitions, sum_streamed_lattice
@@ -364,6 +365,48 @@ class Generator(Summarised):
         changed._check_names()
         return changed
 
+    def with_rates(self, **changes: Any) -> Generator:
+        """Return this model at other rates; what does not depend on rates, such as sources and codes, is shared.
+
+        It is the model that the builder would make of the recipe's parameters with these changes, array for array.  Labels,
+        rewards and notes that do not come from the builder are kept.
+
+        Parameters
+        ----------
+        **changes
+            Parameters of the builder that its ``rates_that_may_change`` names, such as ``arrival_rate=1.2``.
+
+        Raises
+        ------
+        ModelError
+            If no builder made the model, a rate is out of range, or the change needs a rebuild; the message tells why.
+
+        Examples
+        --------
+        >>> import ctmc
+        >>> queue = ctmc.build("supermarket", service_rates=[2, 1], arrival_rate=1, choices=2, capacity=9)
+        >>> busy = queue.with_rates(arrival_rate=1.25)
+        >>> busy.transitions.weights is queue.transitions.weights, busy.uniformization_rate
+        (True, 4.25)
+        """
+        return rerated(self, changes)
+
+    def with_transition_rates(self, transitions: Transitions) -> Generator:
+        """Return these states and transitions at other rates, without what follows from rates; builders use it.
+
+        Raises
+        ------
+        ModelError
+            If an array other than rates is not the model's own, or a transition would appear or vanish.
+        """
+        checked_rates(self.transitions, transitions)
+        changed = self._with_transitions(transitions)
+        changed._found.pop("exit_rates", None)
+        changed.__dict__["exit_rates"] = None
+        if not isinstance(transitions, LatticeTransitions):
+            changed.exit_rates  # noqa: B018  # found now, and whether they are finite
+        return changed.replace(guess=None, content_hash=None)
+
     def with_reward(self, name: str, values: Any, description: str = "") -> Generator:
         """Return a copy with one more reward: an array of shape (n,) or (n, length), or a function of the states."""
         return self.replace(rewards={**self.rewards, name: Reward(values, description)})
@@ -481,6 +524,7 @@ class Generator(Summarised):
 
     def written_out(self) -> Generator:
         """Return this model with its transitions as float64 compressed rows, whatever form they are stored in."""
+        self.exit_rates  # noqa: B018  # the same in every form
         return self._with_transitions(self._found.get("expanded") or self._expand())
 
     def coded(self) -> Generator:
@@ -502,11 +546,11 @@ class Generator(Summarised):
             values = np.unique(rows.rates)
         if len(values) > 1 << 16:
             return self
+        self.exit_rates  # noqa: B018  # the same in every form
         codes = np.searchsorted(values, rows.rates).astype(np.uint8 if len(values) <= 256 else np.uint16)
         return self._with_transitions(CodedTransitions(rows.indptr, rows.sources, codes, values))
 
     def _with_transitions(self, transitions: Transitions) -> Generator:
-        self.exit_rates  # noqa: B018  # the same in every form
         changed = copy.copy(self)
         kept = {
             name: self._found[name] for name in ("classes", "coloring", "entries", "exit_rates") if name in self._found

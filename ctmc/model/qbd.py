@@ -23,6 +23,7 @@ from ctmc.model.matrix_geometric import MatrixGeometric as MatrixGeometric
 from ctmc.model.memory import require_memory
 from ctmc.model.phase_type import PhaseType
 from ctmc.model.recipe import Recipe
+from ctmc.model.rerating import rerated
 from ctmc.model.reward import Reward, variable_rewards
 from ctmc.model.state_space import SLAB, Listed, Variable
 from ctmc.model.summary import Rows, Summarised
@@ -357,6 +358,31 @@ class QBD(Summarised):
         for name, value in changes.items():
             object.__setattr__(changed, name, value)
         return changed
+
+    def with_rates(self, **changes: Any) -> QBD:
+        """Return this model at other rates: what the builder makes of the recipe's parameters with these changes.
+
+        Phases and the places of the entries are shared, rewards and notes that do not come from the builder are kept.
+
+        Parameters
+        ----------
+        **changes
+            Parameters of the builder that its ``rates_that_may_change`` names, such as ``arrival_rate=1.2``.
+
+        Raises
+        ------
+        ModelError
+            If no builder made the model, a rate is out of range, or the change needs a rebuild; the message tells why.
+
+        Examples
+        --------
+        >>> import ctmc
+        >>> queue = ctmc.build("fork_join", service_rates=[5, 2, 1], arrival_rate=1, tasks=3)
+        >>> busy = queue.with_rates(arrival_rate=2)
+        >>> busy.phases[0] is queue.phases[0], round(busy.drift, 9)
+        (True, -0.666666667)
+        """
+        return rerated(self, changes)
 
     def weighted_slabs(self, value: MatrixGeometric) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         """Yield (positions, states, probabilities) of all levels until the mass beyond is below 1e-20."""

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -44,6 +44,8 @@ class Recipe:
         as ``module:function``.
     functions : mapping of str to str
         For each parameter that is a function, the SHA-256 of its source; empty where there is none to be had.
+    made_by : callable, optional
+        The builder itself, where it is installed in this version; no part of what the recipe says.
 
     Examples
     --------
@@ -55,6 +57,7 @@ class Recipe:
     version: int
     parameters: Mapping[str, Any] = field(default_factory=dict)
     functions: Mapping[str, str] = field(default_factory=dict)
+    made_by: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def reproducible(self) -> bool:
@@ -66,6 +69,12 @@ class Recipe:
         """SHA-256 of the canonical JSON form, hexadecimal; 3 and 3.0 are the same number, orders of names do not count."""
         form = [RECIPE_SCHEMA, self.builder, self.version, _whole(self.parameters), dict(self.functions)]
         return hashlib.sha256(json.dumps(form, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+    def changed(self, changes: Mapping[str, Any], defaults: Mapping[str, Any]) -> Recipe:
+        """Return the recipe with some parameters changed, as the builder would write it."""
+        chosen = {name: plain(name, value) for name, value in changes.items() if not _same(value, defaults[name])}
+        kept = {name: value for name, value in self.parameters.items() if name not in changes}
+        return replace(self, parameters={**kept, **chosen})
 
 
 def _whole(value: Any) -> Any:
@@ -164,9 +173,9 @@ def builder(
                 for name, value in given.items()
                 if not _same(value, defaults[name])
             }
-            functions = {name: _source_hash(value) for name, value in given.items() if callable(value)}
+            functions = {name: source_hash(value) for name, value in given.items() if callable(value)}
             functions |= dict.fromkeys(sorted(objects), "")
-            recipe = Recipe(function.__name__, version, chosen, functions)
+            recipe = Recipe(function.__name__, version, chosen, functions, build)
             model = function(**given).replace(recipe=recipe)
             if notes:
                 model = model.replace(notes=(*model.notes, *notes))
@@ -187,7 +196,8 @@ def _required(signature: inspect.Signature) -> str:
     return ", ".join(name for name, parameter in signature.parameters.items() if parameter.default is parameter.empty)
 
 
-def _source_hash(function: Any) -> str:
+def source_hash(function: Any) -> str:
+    """Return the SHA-256 of a function's source; empty where it cannot be found again by name."""
     if getattr(function, "__module__", "__main__") == "__main__" or "<" in getattr(function, "__qualname__", "<"):
         return ""  # cannot be imported again by name
     try:

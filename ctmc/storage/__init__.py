@@ -4,6 +4,7 @@ One module opens HDF5 (`gate`), one writes (`container`); nothing in a file is u
 """
 
 from ctmc.storage.models import load, read_info, save
+from ctmc.storage.rerate import rerate
 from ctmc.storage.solutions import StoredSolution, can_be_saved, load_solution, save_solution, solution_paths
 from ctmc.storage.stored import load_fitting, open_model
 
@@ -15,6 +16,7 @@ __all__ = [
     "load_solution",
     "open_model",
     "read_info",
+    "rerate",
     "save",
     "save_solution",
     "solution_paths",

@@ -13,6 +13,8 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ from ctmc.model.reward import Reward, evaluate
 from ctmc.model.state_space import Lattice, Listed, StateSpace, Variable
 from ctmc.model.streamed import StreamedTransitions
 from ctmc.model.transitions import CodedTransitions, FloatTransitions, LatticeTransitions, Transitions, unsigned
+from ctmc.storage import variants
 from ctmc.storage.coding import coded, decoded
 from ctmc.storage.container import read_container, write_container
 from ctmc.storage.fields import field, fields
@@ -52,6 +55,7 @@ def save(
     path: str | os.PathLike[str],
     model: Generator | QBD,
     *,
+    parent: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> str:
@@ -62,6 +66,10 @@ def save(
     path : path-like
         Ending in ``.h5`` by custom.
     model : Generator or QBD
+    parent : path-like, optional
+        File of the model of which this one is a re-rating, see `Generator.with_rates`: stored is a *variant*, a few kilobytes
+        that point to the parent by a relative path and the hash of its content.  Of a parent that is a variant itself, the
+        parent's parent is taken.  The parent is loaded, to prove that the variant will be this model.
     overwrite : bool
         Whether a file with another model may be replaced; a file that is not ours never is.
     progress : callable, optional
@@ -70,12 +78,13 @@ def save(
     Returns
     -------
     str
-        The content hash: SHA-256 over arrays, state space, parameters and labels, 64 hexadecimal digits.
+        The content hash: SHA-256 over arrays, state space, parameters and labels, 64 hexadecimal digits; of a variant that of
+        the model in full.
 
     Raises
     ------
     StorageError
-        The file exists with other content, or cannot be written.
+        The file exists with other content, or cannot be written; or the model is not the parent at other rates.
 
     Examples
     --------
@@ -93,6 +102,9 @@ def save(
         )
     if not isinstance(model, Generator | QBD):
         raise ModelError(f"a {type(model).__name__} cannot be saved as a model; allowed are Generator and QBD.")
+    if parent is not None:
+        whole = variants.whole_file(parent)
+        return variants.write_variant(path, model, whole, load(whole, progress=progress), describe, overwrite=overwrite)
     manifest, arrays, stream = describe(model)
     kind = "generator" if isinstance(model, Generator) else "qbd"
     groups = {}
@@ -109,7 +121,7 @@ def save(
 
 
 def load(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Generator | QBD:
-    """Load a model, after verifying every byte of it and that it is a generator.
+    """Load a model, after verifying every byte of it and that it is a generator; of a variant its parent, too.
 
     Parameters
     ----------
@@ -120,8 +132,19 @@ def load(path: str | os.PathLike[str], *, progress: Progress | None = None) -> G
     Raises
     ------
     StorageError
-        Foreign, newer, truncated or damaged file, or arrays that are not a generator.
+        Foreign, newer, truncated or damaged file, or arrays that are not a generator; a variant whose parent is missing or
+        holds another model.
     """
+    container = read_container(path, (*KINDS, variants.KIND), progress=progress)
+    if container.kind == variants.KIND:
+        model: Generator | QBD = variants.restored_variant(container, _load_whole, describe, progress)
+        return model
+    with about_file(path):
+        return restore(container.manifest, dict(container.arrays), container.kind, container.content_hash)
+
+
+def _load_whole(path: Path, progress: Progress | None) -> Generator | QBD:
+    """Load a model that is no variant."""
     container = read_container(path, KINDS, progress=progress)
     with about_file(path):
         return restore(container.manifest, dict(container.arrays), container.kind, container.content_hash)
@@ -133,10 +156,14 @@ def read_info(path: str | os.PathLike[str]) -> dict[str, Any]:
     Returns
     -------
     dict
-        The manifest, with `kind` and `content_hash`.
+        The manifest, with `kind` and `content_hash`; of a variant the hash of its model in full.
     """
-    container = read_container(path, (*KINDS, "solution", "study"), only=())
-    return {**container.manifest, "kind": container.kind, "content_hash": container.content_hash}
+    container = read_container(path, (*KINDS, variants.KIND, "solution", "study"), only=())
+    digest = container.content_hash
+    if container.kind == variants.KIND:
+        with about_file(path):
+            digest = variants.origin_of(container.manifest).content_hash
+    return {**container.manifest, "kind": container.kind, "content_hash": digest}
 
 
 def about() -> dict[str, Any]:
@@ -329,6 +356,7 @@ def _dressed(model: Any) -> Any:
                 f"Built by version {recipe.version} of {recipe.builder}, installed is {version}: its rewards and measures are not known.",
             )
         )
+    model = model.replace(recipe=replace(recipe, made_by=function))
     if dress is None:
         return model
     signature = registry.builder_parameters(recipe.builder)

@@ -1,4 +1,4 @@
-"""Run a study: build each model once, answer each question, and keep everything."""
+"""Run a study: build each structure once, answer each question, and keep everything."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from ctmc.study.locks import only_run
 from ctmc.study.measures import at_time, evaluate_measure
 from ctmc.study.numbers import keeps_numbers, numbers_of
 from ctmc.study.optimize import Candidate, optimize
+from ctmc.study.rerating import Builds, build_order
 from ctmc.study.sweep import shown as shown_value
 
 Monitor = Callable[[int, float], object]
@@ -188,17 +189,21 @@ class _Run:
         return self.store / f"{file_name(name)}.h5"
 
     def build(self) -> None:
-        for name, model in self.study.models.items():
+        builds = Builds()
+        for name in build_order(self.study.models):
+            model = self.study.models[name]
             if self.watcher.stopped():
                 self.unbuilt[name] = "the run was interrupted before it was built."
                 continue
             self.begin(f"building {name}")
             try:
-                built = registry.build(model.builder, **model.parameters, **self.searched(model))
+                built = builds.model(model.builder, {**model.parameters, **self.searched(model)})
                 save(self.path(name), built, overwrite=True)
             except Exception as error:
                 self.unbuilt[name] = _sentence(error)
                 continue
+            if builds.said:
+                self.watcher.news(f"{name}: {builds.said}")
             for note in built.notes:
                 self.watcher.news(f"{name}: {note}")
             del built
