@@ -19,6 +19,7 @@ from ctmc.cli import main
 from ctmc.errors import CTMCError, ModelError, StorageError, UnknownNameError
 from ctmc.model.impulses import impulse_values
 from ctmc.model.rerating import rates_by_event
+from ctmc.model.transitions import FloatTransitions
 from ctmc.storage import read_info, rerate
 from ctmc.study import Watcher, parse_study, run_study
 
@@ -211,13 +212,18 @@ def test_answers_of_a_re_rated_model_are_those_of_a_rebuilt_one(name):
 
 
 def test_rates_that_need_more_than_two_bytes_are_written_anew_on_the_same_structure(monkeypatch):
-    true = builders.supermarket.coded_transitions
+    true = builders.supermarket.lumped_rows
 
     def wide(*arguments):
-        indptr, sources, codes, values = true(*arguments)
-        return indptr, sources, codes.astype(np.uint32), values
+        rows, count = true(*arguments)
 
-    monkeypatch.setattr(builders.supermarket, "coded_transitions", wide)
+        def written_out(begin, end):
+            coded = rows(begin, end)
+            return FloatTransitions(coded.indptr, coded.sources, coded.values[coded.codes])
+
+        return written_out, count
+
+    monkeypatch.setattr(builders.supermarket, "lumped_rows", wide)
     model = ctmc.build("supermarket", **LUMPED)
     assert model.representation == "float64 CSR"
     found = model.with_rates(arrival_rate=2.2)

@@ -82,12 +82,14 @@ class Container:
     content_hash: str
 
 
-def content_hash(kind: str, manifest: Mapping[str, object], arrays: Mapping[str, NDArray[Any]]) -> str:
+def content_hash(
+    kind: str, manifest: Mapping[str, object], arrays: Mapping[str, NDArray[Any]], stream: Stream | None = None
+) -> str:
     """Return the hash that `write_container` would return, without writing.
 
     Parameters
     ----------
-    kind, manifest, arrays
+    kind, manifest, arrays, stream
         As for `write_container`.
 
     Returns
@@ -103,7 +105,8 @@ def content_hash(kind: str, manifest: Mapping[str, object], arrays: Mapping[str,
     with _one_sentence("hash", kind):
         _checked_kind(kind)
         encode_manifest(manifest)
-        return tree_digest(kind, manifest, checked_arrays(arrays))
+        tables = checked_arrays(arrays)
+        return tree_digest(kind, manifest, tables, checked_stream(stream, tables))
 
 
 def write_container(

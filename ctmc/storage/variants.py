@@ -22,11 +22,12 @@ from ctmc.model.recipe import Recipe
 from ctmc.model.rerating import RATES
 from ctmc.storage.container import Container, Progress, content_hash, read_container, write_container
 from ctmc.storage.fields import field
+from ctmc.storage.hash_tree import Stream
 
 KIND = "variant"
 Model = Any
 """A Generator or QBD."""
-Describe = Callable[[Model], tuple[dict[str, Any], dict[str, np.ndarray]]]
+Describe = Callable[[Model], tuple[dict[str, Any], dict[str, np.ndarray], Stream]]
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def write_variant(
     parent : Generator or QBD
         Loaded from it.
     describe : callable
-        Returns manifest and arrays of a model's file.
+        Returns manifest, arrays and the stream of a model's file.
     overwrite : bool
     proven : bool
         Whether the model is known to be the parent at other rates; else that is tried, which takes as long as hashing a model.
@@ -117,10 +118,10 @@ def write_variant(
     StorageError
         If the model is more than its parent at other rates, or the file cannot be written.
     """
-    manifest, arrays = describe(model)
+    manifest, arrays, stream = describe(model)
     with _about(path, "Cannot write"):
         changes = changes_between(parent.recipe, model.recipe)
-        digest = content_hash(_kind(model), manifest, arrays)
+        digest = content_hash(_kind(model), manifest, arrays, stream)
         if not proven and content_hash(_kind(model), *describe(parent.with_rates(**changes))) != digest:
             raise StorageError(
                 "it is not its parent at other rates, but has states, labels, rewards or notes of its own"
@@ -160,13 +161,13 @@ def restored_variant(
                 f"wanted is {printable(origin.parent_hash)[:12]}..)"
             )
         model = parent.with_rates(**origin.changes)
-        manifest, arrays = describe(model)
+        manifest, arrays, stream = describe(model)
         given = rate_arrays(arrays)
         if given.keys() != container.arrays.keys() or not all(
             np.array_equal(given[name], array) for name, array in container.arrays.items()
         ):
             raise StorageError("its rates are not those that the builder gives for its parameters")
-        digest = content_hash(_kind(model), manifest, arrays)
+        digest = content_hash(_kind(model), manifest, arrays, stream)
         if (_kind(model), digest) != (origin.kind, origin.content_hash):
             raise StorageError("the model that its parent and its parameters give is not the one that was stored")
     return model.replace(content_hash=digest)
