@@ -23,7 +23,7 @@ ROOMS = (
     "registry",
     *("storage", "interchange"),
     "passage_solution",
-    *("solve", "simulation", "reach", "quasi_stationary", "cases", "contract", "bias", "sensitivity"),
+    *("solve", "simulation", "reach", "quasi_stationary", "cases", "contract", "bias", "sensitivity", "forecast"),
     "study",
     "cli",
     "__main__",

@@ -18,7 +18,6 @@ from ctmc import storage
 from ctmc.model.state_space import Lattice, Listed
 from ctmc.storage import coding
 from ctmc.storage.container import read_container, write_container
-from ctmc.storage.models import describe
 
 EXAMPLE = {"service_rates": [3, 2, 1], "arrival_rate": 3, "choices": 2, "capacity": 4, "preferences": [0.2, 0.3, 0.5]}
 
@@ -116,11 +115,25 @@ def test_a_function_named_in_a_file_is_not_imported(tmp_path):
     assert marker.exists()
 
 
+def described(tmp_path, model):
+    """Return the manifest and the arrays of a model's file, to be changed."""
+    ctmc.save(tmp_path / "described.h5", model)
+    container = read_container(tmp_path / "described.h5", ["generator"])
+    return container.manifest, {name: array.copy() for name, array in container.arrays.items()}
+
+
+def check_refused(path, sentence):
+    """Neither loading nor opening takes the file."""
+    with pytest.raises(ctmc.StorageError, match=sentence):
+        ctmc.load(path)
+    with pytest.raises(ctmc.StorageError):
+        ctmc.open(path)
+
+
 def rewritten(tmp_path, change):
     """Write a file whose hash is right and whose content is not: what a forger can do."""
     model = ctmc.Generator.from_matrix([[0, 1.0, 0.5], [2.0, 0, 1.0], [0, 4.0, 0]])
-    manifest, arrays = describe(model)
-    arrays = {name: array.copy() for name, array in arrays.items()}
+    manifest, arrays = described(tmp_path, model)
     change(manifest, arrays)
     path = tmp_path / "forged.h5"
     write_container(path, "generator", manifest, arrays)
@@ -375,24 +388,22 @@ LATTICE = [
 
 @pytest.mark.parametrize(("change", "sentence"), LATTICE, ids=range(len(LATTICE)))
 def test_wrong_lattices_are_refused(tmp_path, change, sentence):
-    manifest, arrays = describe(supermarket(**EXAMPLE))
-    arrays = {name: array.copy() for name, array in arrays.items()}
+    manifest, arrays = described(tmp_path, supermarket(**EXAMPLE))
     change(manifest, arrays)
     write_container(tmp_path / "forged.h5", "generator", manifest, arrays)
-    with pytest.raises(ctmc.StorageError, match=sentence):
-        ctmc.load(tmp_path / "forged.h5")
+    check_refused(tmp_path / "forged.h5", sentence)
 
 
 CODED = [
     (put("rates/data.codes", 255), "a code is 255, but there are"),
-    (put("rates/steps.codes", 255), "a code is 255, but there are"),
+    (put("rates/steps.codes", 255), "do not fit its other steps"),
     (put("rates/steps.values", 2**40), "leads further than there are states"),
     (put("rates/steps.values", -(2**40)), "leads further than there are states"),
     (put("rates/steps.values", -4), "source|itself|larger"),
     (put("rates/data.values", -1.0), "is -1.0"),
     (put("rates/counts.codes", 255), "a code is 255"),
     (put("rates/counts.values", -1), "whole numbers >= 0"),
-    (put("rates/counts.values", 9), "do not fit its transitions"),
+    (put("rates/counts.values", 9), "do not fit its steps"),
     (typed("rates/data.codes", np.int64), "codes are not vectors"),
     (without("rates/steps.values"), "no array 'rates/steps.values'"),
     (without("rates/data.values"), "no array 'rates/data.values'"),
@@ -401,12 +412,10 @@ CODED = [
 
 @pytest.mark.parametrize(("change", "sentence"), CODED, ids=range(len(CODED)))
 def test_wrong_codes_are_refused(tmp_path, change, sentence):
-    manifest, arrays = describe(supermarket(**{**EXAMPLE, "capacity": 16}).written_out())
-    arrays = {name: array.copy() for name, array in arrays.items()}
+    manifest, arrays = described(tmp_path, supermarket(**{**EXAMPLE, "capacity": 16}).written_out())
     change(manifest, arrays)
     write_container(tmp_path / "forged.h5", "generator", manifest, arrays)
-    with pytest.raises(ctmc.StorageError, match=sentence):
-        ctmc.load(tmp_path / "forged.h5")
+    check_refused(tmp_path / "forged.h5", sentence)
 
 
 def test_two_thousand_damaged_model_files(tmp_path):

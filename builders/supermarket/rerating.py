@@ -16,7 +16,8 @@ from builders.supermarket.lattice import lattice_rates
 from builders.supermarket.rate_table import different_products, table_values
 from builders.supermarket.transitions import coded_values
 from ctmc.errors import ModelError
-from ctmc.model.transitions import CodedTransitions, LatticeTransitions, Transitions
+from ctmc.model.streamed import StreamedTransitions
+from ctmc.model.transitions import LatticeTransitions
 
 
 def rates_that_may_change(**parameters: Any) -> dict[str, str | None]:
@@ -54,26 +55,32 @@ def check_alike(new: Mapping[str, Any], alike: bool, keys: Sequence[np.ndarray])
         )
 
 
-def rerated_rows(rows: Transitions, before: Any, after: Any) -> Transitions | None:
+def rerated_rows(rows: Any, before: Any, after: Any) -> Any:
     """Return the same transitions at other rates, or None where their form has no table of rates by event.
 
     Parameters
     ----------
-    rows : LatticeTransitions, CodedTransitions or FloatTransitions
+    rows : LatticeTransitions, CodedTransitions, FloatTransitions or StreamedTransitions
         Of the design `before`, in the form that the builder makes.
     before, after
         Designs with the same decisions.
     """
-    if isinstance(rows, LatticeTransitions):
+    streamed = isinstance(rows, StreamedTransitions)
+    if isinstance(rows, LatticeTransitions) or (streamed and rows.lattice is not None):
         unit, departures = lattice_rates(after.space, after.probabilities, after.arrival_rate, after.rates)
-        return rows._replace(unit=unit, departures=departures)
-    if not isinstance(rows, CodedTransitions):
+        return rows.rerated(unit, departures) if streamed else rows._replace(unit=unit, departures=departures)
+    given = rows.values() if streamed else getattr(rows, "values", None)
+    values = None if given is None else _values(given, before, after)
+    if values is None:
         return None
+    return rows.rerated(values) if streamed else rows._replace(values=values)
+
+
+def _values(given: np.ndarray, before: Any, after: Any) -> np.ndarray | None:
+    """Return a table of rates at other rates, or None where it does not tell the events."""
     if after.classes is None:
         values = coded_values(after.shares, after.rates)
-        return rows._replace(values=values) if len(values) == len(rows.values) else None
+        return values if len(values) == len(given) else None
     lengths = after.space.classes
-    products = different_products(rows.values, before.portions, before.arrival_rate, lengths)
-    if products is None:
-        return None
-    return rows._replace(values=table_values(products, after.arrival_rate, after.rates, lengths))
+    products = different_products(given, before.portions, before.arrival_rate, lengths)
+    return None if products is None else table_values(products, after.arrival_rate, after.rates, lengths)

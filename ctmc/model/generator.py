@@ -391,7 +391,7 @@ class Generator(Summarised):
         """
         return rerated(self, changes)
 
-    def with_transition_rates(self, transitions: Transitions) -> Generator:
+    def with_transition_rates(self, transitions: Transitions | StreamedTransitions) -> Generator:
         """Return these states and transitions at other rates, without what follows from rates; builders use it.
 
         Raises
@@ -403,7 +403,7 @@ class Generator(Summarised):
         changed = self._with_transitions(transitions)
         changed._found.pop("exit_rates", None)
         changed.__dict__["exit_rates"] = None
-        if not isinstance(transitions, LatticeTransitions):
+        if not isinstance(transitions, LatticeTransitions | StreamedTransitions):
             changed.exit_rates  # noqa: B018  # found now, and whether they are finite
         return changed.replace(guess=None, content_hash=None)
 
@@ -550,7 +550,7 @@ class Generator(Summarised):
         codes = np.searchsorted(values, rows.rates).astype(np.uint8 if len(values) <= 256 else np.uint16)
         return self._with_transitions(CodedTransitions(rows.indptr, rows.sources, codes, values))
 
-    def _with_transitions(self, transitions: Transitions) -> Generator:
+    def _with_transitions(self, transitions: Transitions | StreamedTransitions) -> Generator:
         changed = copy.copy(self)
         kept = {
             name: self._found[name] for name in ("classes", "coloring", "entries", "exit_rates") if name in self._found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -96,6 +96,37 @@ class StreamedTransitions:
         (slab,) = self.stream([int(np.searchsorted(self.begins, j, side="right")) - 1])
         entries = slice(int(slab.indptr[j - slab.begin]), int(slab.indptr[j - slab.begin + 1]))
         return slab.sources[entries].astype(np.int64), slab_rates(slab, entries)
+
+    def values(self) -> np.ndarray | None:
+        """Return the table of rates that all slabs share, or None where rates are not coded."""
+        slab = next(self.stream([0]))
+        return None if slab.codes is NO_CODES or self.lattice is not None else np.asarray(slab.rates)
+
+    def rerated(self, *tables: np.ndarray) -> StreamedTransitions:
+        """Return the same transitions at other rates: (values,), or (unit, departures) of a lattice.
+
+        Raises
+        ------
+        ModelError
+            If a transition would appear, vanish, or have no finite rate.
+        """
+        parts = self.lattice
+        values = self.values() if parts is None else None
+        before = (values,) if parts is None else (parts.unit, parts.departures)
+        for one, other in zip(before, tables, strict=True):
+            if one is None or one.shape != other.shape or not np.array_equal(one > 0, (other > 0) & np.isfinite(other)):
+                raise ModelError("at these rates a transition would appear, vanish, or have no finite, positive rate.")
+        if parts is not None:
+            unit, departures = tables
+            return replace(
+                streamed_lattice(self.name, self.begins, replace(parts, unit=unit, departures=departures)),
+                nbytes=self.nbytes,
+            )
+
+        def stream(numbers: Iterable[int]) -> Iterator[Slab]:
+            return (slab._replace(rates=tables[0]) for slab in self.stream(numbers))
+
+        return replace(self, stream=stream)
 
     def check(self, size: int) -> None:
         """Raise `ModelError` unless the slabs are those of so many states; what is in them is their maker's business."""

@@ -440,7 +440,7 @@ def _sources(arrays: Arrays, indptr: np.ndarray) -> np.ndarray:
     if n < 1 or codes.shape != (indptr[-1],) or starts.shape != (-(-n // BLOCK) + 1,) or starts.dtype != np.int64:
         raise StorageError("its numbers of transitions do not fit its steps")
     sources = np.empty(codes.size, dtype=np.int32 if n <= np.iinfo(np.int32).max else np.int64)
-    decode(0, unsigned(indptr), codes, values, others, starts, unsigned(sources), parallel=True)
+    decode(0, unsigned(indptr), codes, values, others, starts, unsigned(sources), states=n, parallel=True)
     return sources
 
 

@@ -81,7 +81,7 @@ class Encoder:
 
 def decode(
     begin: int, indptr: np.ndarray, codes: np.ndarray, values: np.ndarray, others: np.ndarray, starts: np.ndarray, sources: np.ndarray,
-    *, parallel: bool,
+    *, states: int, parallel: bool,
 ) -> None:  # fmt: skip
     """Set the sources of a slab.
 
@@ -98,6 +98,8 @@ def decode(
         Where the others of each block begin, and the number of all in this slab.
     sources : ndarray of uint32 or uint64
         What is set; whether they lie in the space is for who verifies to look at.
+    states : int
+        Number of states in the space.
     parallel : bool
         Whether on several threads; not from within a thread of a pool.
 
@@ -110,6 +112,9 @@ def decode(
         raise StorageError("its steps are not codes of one byte with at most 255 whole numbers")
     if starts[0] != 0 or starts[-1] != len(others) or (np.diff(starts) < 0).any():
         raise StorageError("the starts of its other steps do not fit them")
+    for steps in (values, others):
+        if steps.size and max(-int(steps.min()), int(steps.max())) > states:
+            raise StorageError("a step leads further than there are states")
     table = np.zeros(256, dtype=np.int64)
     table[: len(values)] = values
     found = np.zeros(len(starts) - 1, dtype=np.int64)

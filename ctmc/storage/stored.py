@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -30,9 +31,10 @@ from ctmc.model.streamed import (
     streamed_lattice,
 )
 from ctmc.model.transitions import NO_CODES, Slab, Transitions
-from ctmc.storage.container import OpenContainer, open_container
+from ctmc.storage import variants
+from ctmc.storage.container import Container, OpenContainer, open_container
 from ctmc.storage.gate import StoredArray
-from ctmc.storage.models import KINDS, STEPS, Progress, about_file, load, restore, restored_lattice
+from ctmc.storage.models import KINDS, STEPS, Progress, about_file, describe, load, restore, restored_lattice
 from ctmc.storage.pool import worker_count
 from ctmc.storage.sources import BLOCK, decode
 from ctmc.storage.streams import check_slab
@@ -112,7 +114,10 @@ def load_fitting(path: str | os.PathLike[str], *, progress: Progress | None = No
     progress : callable, optional
         Called with what is done and what is to do, in bytes or transitions.
     """
-    stored = open_container(path, KINDS).stored
+    file = open_container(path, (*KINDS, variants.KIND))
+    if file.kind == variants.KIND:
+        return _fitting_variant(file, progress)
+    stored = file.stored
     needed = memory_to_load(stored)
     if needed <= memory_limit():
         return load(path, progress=progress)
@@ -124,6 +129,19 @@ def load_fitting(path: str | os.PathLike[str], *, progress: Progress | None = No
             f"limit is {format_size(memory_limit())}."
         )
         model = model.replace(notes=(*model.notes, note))
+    return model
+
+
+def _fitting_variant(file: OpenContainer, progress: Progress | None) -> Generator | QBD:
+    """Return the model of a variant; its parent's transitions stay on the disk where they do not fit."""
+
+    def parent(path: Path, progress: Progress | None) -> Generator | QBD:
+        if open_container(path, (*KINDS, variants.KIND)).kind == variants.KIND:
+            raise StorageError("its parent is a variant itself")
+        return load_fitting(path, progress=progress)
+
+    container = Container(file.path, file.kind, file.manifest, file.read(file.stored), file.content_hash)
+    model: Generator | QBD = variants.restored_variant(container, parent, describe, progress)
     return model
 
 
@@ -371,7 +389,7 @@ class _Rows:
             sources = np.empty(raw.size, dtype=self.wide)
             others = np.ascontiguousarray(take(chunks, "rates/steps.others", *self._others(a, b)))
             starts = self.starts[a // BLOCK : -(-b // BLOCK) + 1]
-            decode(a, indptr, raw, self.steps, others, starts - starts[0], sources, parallel=False)
+            decode(a, indptr, raw, self.steps, others, starts - starts[0], sources, states=self.n, parallel=False)
         numbers = np.ascontiguousarray(take(chunks, self.rates.name, first, last))
         if self.rates.values is None:
             return Slab(a, indptr, sources, NO_CODES, numbers)
