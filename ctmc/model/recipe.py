@@ -67,6 +67,22 @@ class Recipe:
         return hashlib.sha256(json.dumps(form, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A model that is about to be built: its recipe is known, its arrays are not.
+
+    Attributes
+    ----------
+    recipe : Recipe or None
+        None where the builder keeps none.
+    build : callable
+        Returns the model.
+    """
+
+    recipe: Recipe | None
+    build: Callable[[], Model]
+
+
 def _whole(value: Any) -> Any:
     """Return a plain value with whole floats as ints."""
     if isinstance(value, Mapping):
@@ -137,8 +153,7 @@ def builder(
     def decorate(function: Callable[..., Model]) -> Callable[..., Model]:
         signature = inspect.signature(function)
 
-        @functools.wraps(function)
-        def build(*args: Any, **kwargs: Any) -> Model:
+        def prepare(*args: Any, **kwargs: Any) -> Prepared:
             for name in kwargs:
                 if name not in signature.parameters:
                     raise unknown_name(f"parameter of {function.__name__}", name, signature.parameters)
@@ -162,15 +177,23 @@ def builder(
                 for name, value in given.items()
                 if not _same(value, defaults[name])
             }
-            functions = {name: _source_hash(value) for name, value in given.items() if callable(value)}
+            functions = {name: source_hash(value) for name, value in given.items() if callable(value)}
             functions |= dict.fromkeys(sorted(objects), "")
             recipe = Recipe(function.__name__, version, chosen, functions)
-            model = function(**given).replace(recipe=recipe)
-            if notes:
-                model = model.replace(notes=(*model.notes, *notes))
-            return model if dress is None else dress(model, **{**defaults, **given})
 
-        build.version, build.dress = version, dress  # type: ignore[attr-defined]
+            def build() -> Model:
+                model = function(**given).replace(recipe=recipe)
+                if notes:
+                    model = model.replace(notes=(*model.notes, *notes))
+                return model if dress is None else dress(model, **{**defaults, **given})
+
+            return Prepared(recipe, build)
+
+        @functools.wraps(function)
+        def build(*args: Any, **kwargs: Any) -> Model:
+            return prepare(*args, **kwargs).build()
+
+        build.version, build.dress, build.prepare = version, dress, prepare  # type: ignore[attr-defined]
         return build
 
     return decorate
@@ -185,7 +208,8 @@ def _required(signature: inspect.Signature) -> str:
     return ", ".join(name for name, parameter in signature.parameters.items() if parameter.default is parameter.empty)
 
 
-def _source_hash(function: Any) -> str:
+def source_hash(function: Any) -> str:
+    """Return SHA-256 of a function's source, '' where there is none that can be compared."""
     if getattr(function, "__module__", "__main__") == "__main__" or "<" in getattr(function, "__qualname__", "<"):
         return ""  # cannot be imported again by name
     try:
