@@ -333,7 +333,7 @@ def prepare(name: str, **parameters: Any) -> Prepared:
 
     function = builder(name)
     own = getattr(function, "prepare", None)
-    return Prepared(None, functools.partial(function, **parameters)) if own is None else own(**parameters)  # type: ignore[no-any-return]
+    return Prepared(None, functools.partial(function, **parameters)) if own is None else own(**parameters)
 
 
 def _options(given: str, text: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ POLL_SECONDS = 0.1
 """How often one who waits looks again."""
 
 
-class Busy(Exception):
+class BusyError(Exception):
     """The lock is held by another process; the message names it and its host."""
 
 
@@ -53,6 +53,7 @@ def held(
     *,
     waiting: Callable[[str], object] | None = None,
     stopped: Callable[[], bool] = lambda: False,
+    tidy: bool = False,
 ) -> Iterator[bool]:
     """Hold a lock inside a ``with`` block.
 
@@ -65,6 +66,9 @@ def held(
         Told once who holds the lock, before waiting for it.  Without it there is no waiting.
     stopped : callable
         Looked at while waiting; true gives it up.
+    tidy : bool
+        Whether to remove the file of the lock at the end.  Of three processes that come in the same microsecond two may then hold
+        it, so only for work that may be done twice.
 
     Yields
     ------
@@ -73,7 +77,7 @@ def held(
 
     Raises
     ------
-    Busy
+    BusyError
         Another process holds it, and there is no waiting, or no longer.
 
     Examples
@@ -94,7 +98,7 @@ def held(
         except filelock.Timeout:
             who = _who(holder)
             if waiting is None or stopped():
-                raise Busy(who) from None
+                raise BusyError(who) from None
             if not waited:
                 waiting(who)
             waited = True
@@ -106,6 +110,9 @@ def held(
     finally:
         with contextlib.suppress(OSError):
             holder.unlink()
+        if tidy:
+            with contextlib.suppress(OSError):
+                os.unlink(lock.lock_file)
         lock.release()
 
 

@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,12 @@ from ctmc import registry
 from ctmc.errors import StorageError, printable
 from ctmc.model.recipe import Prepared, Recipe
 from ctmc.storage.container import content_hash
-from ctmc.storage.locks import Busy, cache_folder, held, lock_name
+from ctmc.storage.locks import BusyError, cache_folder, held, lock_name
 from ctmc.storage.models import KINDS, describe, read_info, save
 from ctmc.storage.solutions import solution_folder, solution_paths
 
 LOCKS = ".locks"
-"""The folder of a store's locks; they may be deleted at any time when nothing runs, and never have to be."""
+"""The folder of a store's locks: empty when nothing runs."""
 _DIGITS = (10, 64)
 """Of the hash in a name: a few for people, and all of them where another file has that name."""
 
@@ -149,7 +149,7 @@ class Store:
             try:
                 told = waiting or (lambda who: None)
                 stack.enter_context(self.locked(recipe.hash[:32], waiting=told, stopped=stopped))
-            except Busy as who:
+            except BusyError as who:
                 raise StorageError(f"waiting for the model that {who} builds was given up.") from None
             found = None if rebuild else self.model(recipe)
             if found is not None:
@@ -172,8 +172,8 @@ class Store:
             folder.mkdir(exist_ok=True)
         except OSError:
             # the lock of another folder serves the processes of this host
-            return held(cache_folder(), lock_name(folder / name), waiting=waiting, stopped=stopped)
-        return held(folder, name, waiting=waiting, stopped=stopped)
+            return held(cache_folder(), lock_name(folder / name), waiting=waiting, stopped=stopped, tidy=True)
+        return held(folder, name, waiting=waiting, stopped=stopped, tidy=True)
 
     def solutions(self, model: Path) -> list[Path]:
         """Return the files of a model's solutions, those in other folders included, sorted by name in each."""
@@ -183,7 +183,7 @@ class Store:
         """Return where new solutions of a model go: beside it, or in `folder` where it lies in another one."""
         return solution_folder(self.folder / model.name)
 
-    def recipes(self, builder: str) -> list[Mapping[str, Any]]:
+    def recipes(self, builder: str) -> Sequence[Mapping[str, Any]]:
         """Return what the manifests of the models of one builder say of how these were made."""
         found = []
         for path in self.models():

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ctmc.errors import StudyError, printable
-from ctmc.storage.locks import Busy, cache_folder, held, lock_name
+from ctmc.storage.locks import BusyError, cache_folder, held, lock_name
 
 
 @contextlib.contextmanager
@@ -22,7 +22,7 @@ def only_run(output: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(held(cache_folder(), lock_name(output)))
-        except Busy as who:
+        except BusyError as who:
             raise StudyError(
                 f"another run ({who}) is writing {printable(output)}; wait for it, or choose another file with --output."
             ) from None

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 
 from ctmc import registry
 from ctmc.errors import CTMCError, StudyError, printable
+from ctmc.model.recipe import Prepared
 from ctmc.problem import PROBLEMS
 from ctmc.solution import Solution, Status, flat_measures
 from ctmc.solve import default_solver, failure_message, solve
 from ctmc.solver import Solver
-from ctmc.storage import can_be_saved, load, save, save_solution
+from ctmc.storage import can_be_saved, save_solution
+from ctmc.storage.locks import BusyError
+from ctmc.storage.question import question_hash, question_of, solver_text
+from ctmc.storage.store import Store
 from ctmc.study import results
+from ctmc.study.answers import Found, answer_name, find, questions_of
 from ctmc.study.content import Plot, Solve, Study, StudyModel
 from ctmc.study.locks import only_run
 from ctmc.study.measures import at_time, evaluate_measure
+from ctmc.study.models import Supplied, Supply
 from ctmc.study.numbers import keeps_numbers, numbers_of
 from ctmc.study.optimize import Candidate, optimize
 from ctmc.study.sweep import shown as shown_value
@@ -53,7 +58,7 @@ class Row:
     ----------
     model, problem, solver : str
     status : str
-        The name of a `Status`; NOT_BUILT, ERROR or NOT_RUN where there is no answer.
+        The name of a `Status`; NOT_BUILT, ERROR or NOT_RUN where there is no answer, PLANNED in a dry run.
     message : str
         One sentence on what failed, '' otherwise.
     time : float or None
@@ -66,6 +71,12 @@ class Row:
         Parameters that a sweep has chosen, and the one that a search has found.
     searched : str or None
         Name of the latter.
+    done, why : str
+        What was done for the answer, ``reused``, ``solved: tolerance changed``, ``failed before``, and the reason in full.
+    model_done, model_why : str
+        The same of the model: ``reused``, ``built: parameter arrival_rate changed``.
+    model_file, solution_file : str or None
+        Where they stand in the store.  What was reused keeps the `seconds` and `products` that it took then.
     """
 
     model: str
@@ -81,6 +92,12 @@ class Row:
     measures: Mapping[str, Any] = field(default_factory=dict)
     point: Mapping[str, Any] = field(default_factory=dict)
     searched: str | None = None
+    done: str = ""
+    why: str = ""
+    model_done: str = ""
+    model_why: str = ""
+    model_file: str | None = None
+    solution_file: str | None = None
 
 
 @dataclass(frozen=True)
@@ -107,21 +124,36 @@ class StudyResult:
         The result file.
     stopped : bool
         Whether it was interrupted.
+    models : mapping of str to Supplied
+        What was done for each model that there is.
+    dry : bool
+        Whether it is a plan only, and nothing was done.
     """
 
     rows: tuple[Row, ...]
     histories: tuple[History, ...]
     output: Path
     stopped: bool = False
+    models: Mapping[str, Supplied] = field(default_factory=dict)
+    dry: bool = False
 
     @property
     def failed(self) -> bool:
         """Whether a row has no certified answer."""
-        return any(row.status != Status.CONVERGED.name for row in self.rows)
+        return not self.dry and any(row.status != Status.CONVERGED.name for row in self.rows)
 
 
-def run_study(study: Study, output: str | Path | None = None, *, watcher: Watcher | None = None) -> StudyResult:
-    """Run a study and write its result file, with the models and solutions in a folder beside it.
+def run_study(
+    study: Study,
+    output: str | Path | None = None,
+    *,
+    watcher: Watcher | None = None,
+    store: str | Path | None = None,
+    rebuild: bool = False,
+    fail_fast: bool = False,
+    dry_run: bool = False,
+) -> StudyResult:
+    """Run a study and write its result file, with the models and solutions in a store; what is there is not done again.
 
     Parameters
     ----------
@@ -129,6 +161,16 @@ def run_study(study: Study, output: str | Path | None = None, *, watcher: Watche
     output : path-like, optional
         In place of the study's own; it may lie anywhere, while a study's own must lie below the current folder.
     watcher : Watcher, optional
+    store : path-like, optional
+        Folder of the models and solutions; default the environment variable CTMC_STORE, or a folder beside the output.  One
+        that cannot be written is read only, and what is new goes into the folder beside the output.
+    rebuild : bool
+        Whether to build and solve everything anew.
+    fail_fast : bool
+        Whether to end with the first step that fails.
+    dry_run : bool
+        Whether to tell only what would be done; rows have the status PLANNED.  Stored models are loaded for it, and what a
+        parameter leaves open (``capacity="auto"``) is found out.
 
     Returns
     -------
@@ -143,65 +185,97 @@ def run_study(study: Study, output: str | Path | None = None, *, watcher: Watche
     """
     watcher = watcher or Watcher()
     path = results.output_path(study, output)
+    if dry_run:
+        plan = _Run(study, results.planned_store(path, store), watcher, rebuild=rebuild)
+        plan.plan()
+        return StudyResult(tuple(plan.rows), (), path, stopped=watcher.stopped(), models=plan.supplied, dry=True)
     with only_run(path):
-        store = results.prepare(path, trusted=output is not None)
-        run = _Run(study, store, watcher)
+        results.prepare(path, trusted=output is not None)
+        run = _Run(
+            study, results.open_store_of(path, store, watcher.news), watcher, rebuild=rebuild, fail_fast=fail_fast
+        )
         run.build()
         run.solve()
-        result = StudyResult(tuple(run.rows), tuple(run.histories), path, stopped=watcher.stopped())
+        result = StudyResult(
+            tuple(run.rows), tuple(run.histories), path, stopped=watcher.stopped(), models=run.supplied
+        )
         results.write(study, result)
     return result
-
-
-def file_name(name: str) -> str:
-    """Return a file name, without suffix, for any model name.
-
-    Examples
-    --------
-    >>> file_name("queue-2"), file_name("../x")[:9]
-    ('queue-2', '..%2Fx-d6')
-    """
-    if re.fullmatch(r"[A-Za-z0-9_][\w.-]{0,80}", name, flags=re.ASCII):
-        return name
-    return f"{quote(name, safe='')[:80]}-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:8]}"
 
 
 class _Run:
     """The state of a run: what is built, what is answered."""
 
-    def __init__(self, study: Study, store: Path, watcher: Watcher) -> None:
+    def __init__(
+        self, study: Study, store: Store, watcher: Watcher, *, rebuild: bool = False, fail_fast: bool = False
+    ) -> None:
         self.study, self.store, self.watcher = study, store, watcher
+        self.rebuild, self.fail_fast = rebuild, fail_fast
         self.rows: list[Row] = []
         self.histories: list[History] = []
         self.unbuilt: dict[str, str] = {}
         self.found: dict[str, dict[str, Any]] = {}
         self.total = len(study.models) + sum(len(step.models) * len(step.solvers) for step in study.solves)
         self.number = 0
+        self.supply = Supply(store, rebuild=rebuild, news=watcher.news, stopped=watcher.stopped)
+        self.prepared: dict[str, Prepared] = {}
+        self.supplied: dict[str, Supplied] = {}
         self._loaded: tuple[str, Any] | None = None
-        self._names: dict[str, set[str]] = {}
+        self._known: dict[str, list[dict[str, Any]]] = {}
 
     def begin(self, label: str, tolerance: float | None = None) -> Monitor | None:
         self.number += 1
         return self.watcher.step(self.number, self.total, label, tolerance)
 
-    def path(self, name: str) -> Path:
-        return self.store / f"{file_name(name)}.h5"
+    def halted(self) -> str:
+        """Return why no further step begins, '' while they do."""
+        if self.watcher.stopped():
+            return "the run was interrupted"
+        failed = self.unbuilt or any(row.status != Status.CONVERGED.name for row in self.rows)
+        return "--fail-fast ended the run at a step that failed" if self.fail_fast and failed else ""
 
     def build(self) -> None:
         for name, model in self.study.models.items():
-            if self.watcher.stopped():
-                self.unbuilt[name] = "the run was interrupted before it was built."
+            reason = self.halted()
+            if reason:
+                self.unbuilt[name] = f"{reason} before it was built."
                 continue
-            self.begin(f"building {name}")
+            self.begin(f"model {name}")
             try:
-                built = registry.build(model.builder, **model.parameters, **self.searched(model))
-                save(self.path(name), built, overwrite=True)
+                self.prepared[name] = registry.prepare(model.builder, **model.parameters, **self.searched(model))
+                self.supplied[name] = self.supply.get(name, model.builder, self.prepared[name])
             except Exception as error:
                 self.unbuilt[name] = _sentence(error)
-                continue
-            for note in built.notes:
-                self.watcher.news(f"{name}: {note}")
-            del built
+
+    def plan(self) -> None:
+        """Fill the rows with what a run would do."""
+        for name, model in self.study.models.items():
+            try:
+                if model.optimize is not None:
+                    self.supplied[name] = Supplied(None, "to build: best parameter", "the search for it solves.")
+                    continue
+                self.prepared[name] = registry.prepare(model.builder, **model.parameters)
+                planned = self.supply.plan(self.prepared[name])
+                self.supplied[name] = replace(planned, done=planned.done.replace("built:", "to build:"))
+            except Exception as error:
+                self.unbuilt[name] = _sentence(error)
+        for step, name, solver in self.steps():
+            self.rows.append(self.planned(step, name, solver))
+
+    def planned(self, step: Solve, name: str, solver: Solver | None) -> Row:
+        shown = "" if solver is None else solver_text(solver)
+        if name in self.unbuilt:
+            return self.row(name, step.problem, shown, "NOT_BUILT", self.unbuilt[name])
+        supplied = self.supplied[name]
+        if supplied.path is None:
+            return self.row(name, step.problem, shown, "PLANNED", done="to solve: new", why="its model is to be built.")
+        try:
+            problem, chosen, question = self.question(step, name, solver)
+            found = self.look(name, problem, question)
+        except Exception as error:
+            return self.row(name, step.problem, shown, "PLANNED", done="to solve: unknown", why=_sentence(error))
+        done = found.done if found.solution is not None else f"to solve: {found.done}"
+        return self.row(name, step.problem, solver_text(chosen), "PLANNED", done=done, why=found.why)
 
     def searched(self, model: StudyModel) -> dict[str, Any]:
         """Return the parameter that ``[optimize]`` asks for, with its best value."""
@@ -235,46 +309,110 @@ class _Run:
         model = self.study.models[name]
         found = self.found.get(name, {})
         point, searched = {**model.point, **found}, next(iter(found), None)
+        supplied = self.supplied.get(name)
+        if supplied is not None:
+            more |= {"model_done": supplied.done, "model_why": supplied.why}
+            more["model_file"] = None if supplied.path is None else supplied.path.name
         return Row(model.group, problem, solver, status, message, point=point, searched=searched, **more)
 
-    def solve(self) -> None:
+    def steps(self) -> Iterator[tuple[Solve, str, Solver | None]]:
         for step in self.study.solves:
             for name in step.models:
                 for solver in step.solvers:
-                    self.rows += self.answer(step, name, solver)
+                    yield step, name, solver
+
+    def solve(self) -> None:
+        for step, name, solver in self.steps():
+            self.rows += self.answer(step, name, solver)
 
     def model(self, name: str) -> Any:
         # One model in memory at a time, read back from its file: what is solved is what is stored.
         if self._loaded is None or self._loaded[0] != name:
             self._loaded = None
-            self._loaded = (name, load(self.path(name)))
+            builder = self.study.models[name].builder
+            model, self.supplied[name] = self.supply.read(name, builder, self.prepared[name], self.supplied[name])
+            self._loaded = (name, model)
         return self._loaded[1]
 
+    def path(self, name: str) -> Path:
+        found = self.supplied[name].path
+        assert found is not None
+        return found
+
+    def question(self, step: Solve, name: str, solver: Solver | None) -> tuple[Any, Solver, dict[str, Any]]:
+        """Return the problem, the solver that answers it, and both as the store knows them."""
+        problem = _problem(step, self.model(name))
+        chosen = registry.make_solver(default_solver(problem) if solver is None else solver)
+        return problem, chosen, question_of(problem, chosen)
+
+    def look(self, name: str, problem: Any, question: Mapping[str, Any]) -> Found:
+        """Return the stored answer, or why there is none."""
+        if self.rebuild:
+            return Found(None, "--rebuild", "--rebuild asks for it.")
+        if name not in self._known:
+            self._known[name] = questions_of(self.store, self.path(name))  # as they were before this run answered any
+        return find(self.store, self.path(name), problem, question, self._known[name])
+
     def answer(self, step: Solve, name: str, solver: Solver | None) -> list[Row]:
-        shown = _options(solver)
+        shown = "" if solver is None else solver_text(solver)
         if name in self.unbuilt:
             self.number += 1
             return [self.row(name, step.problem, shown, "NOT_BUILT", self.unbuilt[name])]
-        if self.watcher.stopped():
-            return [self.row(name, step.problem, shown, "NOT_RUN", "the run was interrupted before this step.")]
+        reason = self.halted()
+        if reason:
+            return [self.row(name, step.problem, shown, "NOT_RUN", f"{reason} before this step.")]
         try:
-            problem = _problem(step, self.model(name))
-            shown = shown or default_solver(problem)
+            problem, chosen, question = self.question(step, name, solver)
+            shown = solver_text(chosen)
             monitor = self.begin(f"{name}, {shown}", problem.tolerance)
-            solution = solve(problem, solver, monitor=monitor, check=False)
-            rows = self.rows_of(step, name, shown, solution)
+            found = self.look(name, problem, question)
+            if found.solution is None:
+                found = self.solved(name, problem, chosen, question, monitor, found)
+            assert found.solution is not None
+            rows = self.rows_of(step, name, shown, found)
         except Exception as error:
             return [self.row(name, step.problem, shown, "ERROR", _sentence(error))]
+        solution = found.solution
         if len(solution.history):
             swept = bool(self.study.models[name].point)
             self.histories.append(History(name, step.problem, shown, problem.tolerance, solution.history, swept))
-        try:
-            self.keep(step, name, solution)
-        except (CTMCError, OSError) as error:
-            self.watcher.news(f"{name}, {shown}: the solution is not stored: {error}")
         return rows
 
-    def rows_of(self, step: Solve, name: str, shown: str, solution: Solution) -> list[Row]:
+    def solved(
+        self,
+        name: str,
+        problem: Any,
+        chosen: Solver,
+        question: dict[str, Any],
+        monitor: Monitor | None,
+        missing: Found,
+    ) -> Found:
+        """Solve and store the answer, unless another process is at it: then wait for its answer."""
+        shown = solver_text(chosen)
+        lock = question_hash({**question, "model": problem.model.content_hash})[:32]
+
+        def told(who: str) -> None:
+            self.watcher.news(f"{name}, {shown}: waiting for {who}, which solves the same.")
+
+        with ExitStack() as stack:
+            try:
+                waited = stack.enter_context(self.store.locked(lock, waiting=told, stopped=self.watcher.stopped))
+            except BusyError as who:
+                raise StudyError(f"waiting for the answer of {who} was given up.") from None
+            again = self.look(name, problem, question) if waited else missing
+            if again.solution is not None:
+                return again
+            solution = solve(problem, chosen, monitor=monitor, check=False)
+            path = None
+            try:
+                path = self.keep(name, solution, question)
+            except (CTMCError, OSError) as error:
+                self.watcher.news(f"{name}, {shown}: the solution is not stored: {error}")
+        return Found(solution, f"solved: {missing.done}", missing.why, path)
+
+    def rows_of(self, step: Solve, name: str, shown: str, found: Found) -> list[Row]:
+        solution = found.solution
+        assert solution is not None
         measures: dict[str, Any] = {}
         message = ""
         status = solution.status.name
@@ -290,7 +428,10 @@ class _Run:
         else:
             wanted = dict.fromkeys([*step.measures, *self.plotted(name, step.problem)])
             measures = {text: evaluate_measure(solution, text) for text in wanted}
-        facts = {
+        facts: dict[str, Any] = {
+            "done": found.done,
+            "why": found.why,
+            "solution_file": None if found.path is None else f"{found.path.parent.name}/{found.path.name}",
             "defect": float(solution.defect),
             "iterations": solution.iterations,
             "products": solution.products,
@@ -314,30 +455,12 @@ class _Run:
         texts = [text for plot in drawn for text in (plot.x, plot.y) if not text.strip().startswith("variance(")]
         return [text for text in texts if text.partition("[")[0].strip() not in chosen]
 
-    def keep(self, step: Solve, name: str, solution: Solution) -> None:
+    def keep(self, name: str, solution: Solution, question: Mapping[str, Any]) -> Path | None:
+        """Store an answer beside its model; where that lies in a folder that is only read, in the one that is written."""
         if not can_be_saved(solution):
-            return
-        names = self._names.setdefault(name, set())
-        base = f"{step.problem}-{registry.snake_case(solution.solver.partition('(')[0])}"
-        free = next(
-            f"{base}-{k}" if k > 1 else base for k in range(1, 10**6) if (f"{base}-{k}" if k > 1 else base) not in names
-        )
-        names.add(free)
-        save_solution(self.path(name), solution, free)
-
-
-def _options(solver: Solver | None) -> str:
-    """Return a solver as a study writes it: its name, with the options that are not at their default."""
-    if solver is None:
-        return ""
-    import dataclasses
-
-    options = [
-        f"{item.name}={getattr(solver, item.name)!r}"
-        for item in dataclasses.fields(solver)  # type: ignore[arg-type]
-        if getattr(solver, item.name) != item.default
-    ]
-    return registry.solver_name(solver) + (f"({', '.join(options)})" if options else "")
+            return None
+        folder = self.store.solution_folder(self.path(name))
+        return save_solution(self.path(name), solution, answer_name(question), question=question, folder=folder)
 
 
 def _problem(step: Solve, model: Any) -> Any:
@@ -370,7 +493,19 @@ def table(rows: tuple[Row, ...]) -> tuple[list[str], list[list[Any]]]:
     names = list(dict.fromkeys(name for measures in flat for name in measures))
     timed = ["time"] if any(row.time is not None for row in rows) else []
     chosen = list(dict.fromkeys(name for row in rows for name in row.point))
-    columns = ["model", *chosen, "problem", *timed, "solver", "status", "defect", "iterations", "products", "seconds"]
+    columns = [
+        "model",
+        *chosen,
+        "problem",
+        *timed,
+        "solver",
+        "status",
+        "defect",
+        "iterations",
+        "products",
+        "seconds",
+        "done",
+    ]
     cells = [
         [
             row.model,
