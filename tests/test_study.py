@@ -32,6 +32,7 @@ MARKET = (
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.delenv("CTMC_STORE", raising=False)
     return tmp_path
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -96,10 +95,11 @@ def _as_text(name: str, value: Any) -> Any:
 
 def _facts(file: str, structure: bool) -> dict[str, Any]:
     from ctmc.storage import read_info
+    from ctmc.storage.inventory import array_sizes
 
     info = read_info(file)
     kind = info["kind"]
-    sizes = _array_sizes(file)
+    sizes = array_sizes(file)
     about = info.get("about", {})
     facts: dict[str, Any] = {"file": file, "kind": _KINDS.get(kind, kind)}
     if kind in _KINDS:
@@ -118,33 +118,23 @@ def _facts(file: str, structure: bool) -> dict[str, Any]:
     return facts
 
 
-def _array_sizes(file: str) -> dict[str, tuple[tuple[int, ...], int]]:
-    """Return shape and bytes of each array, without reading one."""
-    from ctmc.storage.gate import opened
-
-    with opened(Path(file)) as stored:
-        return {name: (array.shape, array.size) for name, array in stored.arrays().items()}
-
-
-def _length(sizes: dict[str, tuple[tuple[int, ...], int]], name: str) -> int | None:
-    """Return the length of an array, stored as it is or as codes; None where there is no such array."""
-    shape, _ = sizes.get(name, sizes.get(f"{name}.codes", (None, 0)))
-    return None if shape is None else shape[0]
-
-
 def _loaded_size(sizes: dict[str, tuple[tuple[int, ...], int]]) -> int:
     """Return the bytes of the arrays once loaded, in the form in which the file holds them."""
-    states, entries = _length(sizes, "exit_rates"), _entries(sizes)
+    from ctmc.storage.inventory import array_length
+
+    states, entries = array_length(sizes, "exit_rates"), _entries(sizes)
     if states is None or entries is None:
         return sum(size for _, size in sizes.values())
-    per_entry = 12 if _length(sizes, "rates/data") is not None else 4 + sizes["rates/codes"][1] // max(entries, 1)
+    per_entry = 12 if array_length(sizes, "rates/data") is not None else 4 + sizes["rates/codes"][1] // max(entries, 1)
     return per_entry * entries + 16 * states
 
 
 def _entries(sizes: dict[str, tuple[tuple[int, ...], int]]) -> int | None:
     """Return the number of transitions, None where the file does not say it."""
-    data = _length(sizes, "rates/data")
-    return _length(sizes, "rates/codes") if data is None else data
+    from ctmc.storage.inventory import array_length
+
+    data = array_length(sizes, "rates/data")
+    return array_length(sizes, "rates/codes") if data is None else data
 
 
 def _model(
@@ -153,6 +143,7 @@ def _model(
     from ctmc.cli.models import model_facts
     from ctmc.model.structure import structure as structure_of
     from ctmc.storage import load
+    from ctmc.storage.inventory import array_length
 
     recipe = info.get("builder") or {}
     facts: dict[str, Any] = {
@@ -168,7 +159,7 @@ def _model(
         del found["kind"]
         return facts | found | {"bytes_in_memory": size, "structure": structure_of(model)}
     if info["kind"] == "generator":
-        facts |= {"states": _length(sizes, "exit_rates"), "entries": _entries(sizes)}
+        facts |= {"states": array_length(sizes, "exit_rates"), "entries": _entries(sizes)}
     return facts | {"labels": info.get("labels", []), "notes": info.get("notes", []), "structure": None}
 
 

@@ -147,6 +147,7 @@ def write(study: Study, result: StudyResult) -> None:
     manifest = {
         "title": study.title,
         "study": study.text,
+        "changes": list(study.changes),
         "stopped": result.stopped,
         "rows": [plain_row(row) for row in result.rows],
         "histories": histories,
