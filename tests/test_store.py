@@ -300,6 +300,25 @@ def test_what_failed_before_is_not_tried_again_but_what_was_stopped_is(run, monk
     assert [row.status for row in rows] == ["CONVERGED"] * 2
 
 
+def test_an_unfinished_answer_does_not_replace_a_certified_one(run):
+    run(QUEUE + ONE)
+    study = parse_study(QUEUE + ONE)
+
+    class Stops(Watcher):
+        seen = False
+
+        def step(self, number, total, label, tolerance):
+            return None if tolerance is None else self.look
+
+        def look(self, iteration, defect):
+            self.seen = True
+            return True
+
+    (row,) = run_study(study, "study.h5", watcher=Stops(), rebuild=True).rows
+    assert row.status == "STOPPED"
+    assert done(run(QUEUE + ONE)) == ["reused"]
+
+
 def test_answers_to_different_questions_have_different_names():
     queue = ctmc.build("birth_death", births=[1.0], deaths=[2.0])
     ctmc.save("queue.h5", queue)

@@ -31,7 +31,7 @@ def _info(file: str, structure: bool, memory_limit: str | None) -> int:
     shown = {
         name: value
         for name, value in facts.items()
-        if name not in ("solutions", "versions", "rows", "notes", "structure")
+        if name not in ("solutions", "versions", "rows", "notes", "structure", "question")
     }
     versions = ", ".join(f"{name} {value}" for name, value in facts["versions"].items())
     output.facts([*_rows(shown), *(("note", note) for note in facts.get("notes", ())), ("versions", versions)])

@@ -7,7 +7,7 @@ passages keep the certificate that they were stored with, since what proved it (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,21 @@ def questions_of(store: Store, model: Path) -> list[dict[str, Any]]:
     return found
 
 
-def find(store: Store, model: Path, problem: Any, question: Mapping[str, Any], known: list[dict[str, Any]]) -> Found:
+def is_certified(path: Path) -> bool:
+    """Return whether a file holds an answer that says to be certified."""
+    try:
+        return path.is_file() and bool(read_info(path).get("status") == Status.CONVERGED.name)
+    except StorageError:
+        return False
+
+
+def find(
+    store: Store,
+    model: Path,
+    problem: Any,
+    question: Mapping[str, Any],
+    known: Callable[[], list[dict[str, Any]]],
+) -> Found:
     """Return the stored answer to a question, or why there is none.
 
     Parameters
@@ -83,8 +97,8 @@ def find(store: Store, model: Path, problem: Any, question: Mapping[str, Any], k
     problem
         On the loaded model.
     question : mapping
-    known : list of dict
-        What `questions_of` said before the run.
+    known : callable
+        Returns what `questions_of` said before the run; called only where there is no answer.
     """
     if not can_be_found(question):
         return Found(None, "no source", "a function in the question has no source that could be compared.")
@@ -99,7 +113,7 @@ def find(store: Store, model: Path, problem: Any, question: Mapping[str, Any], k
             touch(path)
             return found
         problems.append(found)
-    return problems[0] if problems else _reason(question, known)
+    return problems[0] if problems else _reason(question, known())
 
 
 def _restored(path: Path, problem: Any, question: Mapping[str, Any]) -> Found:

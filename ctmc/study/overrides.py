@@ -34,7 +34,7 @@ def overridden(content: Mapping[str, Any], changes: Iterable[str]) -> dict[str, 
     --------
     >>> study = {"models": {"queue": {"builder": "tandem_network", "arrival_rate": 1}}}
     >>> overridden(study, ["arrival_rate=1,2"])["models"]["queue"]
-    {'builder': 'tandem_network', 'sweep': {'arrival_rate': [1.0, 2.0]}}
+    {'builder': 'tandem_network', 'sweep': {'arrival_rate': [1, 2]}}
     """
     changed = copy.deepcopy(dict(content))
     for change in changes:

@@ -23,7 +23,7 @@ from ctmc.storage.locks import BusyError
 from ctmc.storage.question import question_hash, question_of, solver_text
 from ctmc.storage.store import Store
 from ctmc.study import results
-from ctmc.study.answers import Found, answer_name, find, questions_of
+from ctmc.study.answers import Found, answer_name, find, is_certified, questions_of
 from ctmc.study.content import Plot, Solve, Study, StudyModel
 from ctmc.study.locks import only_run
 from ctmc.study.measures import at_time, evaluate_measure
@@ -349,9 +349,13 @@ class _Run:
         """Return the stored answer, or why there is none."""
         if self.rebuild:
             return Found(None, "--rebuild", "--rebuild asks for it.")
+        return find(self.store, self.path(name), problem, question, lambda: self.known(name))
+
+    def known(self, name: str) -> list[dict[str, Any]]:
+        """Return the questions about a model that had answers before this run gave any."""
         if name not in self._known:
-            self._known[name] = questions_of(self.store, self.path(name))  # as they were before this run answered any
-        return find(self.store, self.path(name), problem, question, self._known[name])
+            self._known[name] = questions_of(self.store, self.path(name))
+        return self._known[name]
 
     def answer(self, step: Solve, name: str, solver: Solver | None) -> list[Row]:
         shown = "" if solver is None else solver_text(solver)
@@ -460,6 +464,8 @@ class _Run:
         if not can_be_saved(solution):
             return None
         folder = self.store.solution_folder(self.path(name))
+        if not solution.converged and is_certified(folder / f"{answer_name(question)}.h5"):
+            return None  # it never replaces one that is
         return save_solution(self.path(name), solution, answer_name(question), question=question, folder=folder)
 
 
