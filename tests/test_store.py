@@ -158,7 +158,7 @@ def test_numbers_are_compared_not_their_spelling_and_names_do_not_count(run):
 
 def test_another_version_of_a_builder_or_of_the_project_counts(run, monkeypatch):
     run(QUEUE + ONE)
-    monkeypatch.setattr("ctmc.storage.question._version", lambda: "99")
+    monkeypatch.setattr("ctmc.storage.question.project_version", lambda: "99")
     assert done(run(QUEUE + ONE)) == ["solved: version of ctmc-lab changed"]
     prepare = registry.prepare
 
@@ -206,6 +206,47 @@ def test_a_store_finds_models_by_builder_and_parameters(here):
     built = store.get_or_build(registry.prepare("birth_death", births=[1.0], deaths=[2.0]))
     assert store.model("birth_death", births=[1], deaths=(2,)) == built.path
     assert ctmc.load(built.path).to_scipy().toarray().tolist() == [[-1.0, 1.0], [2.0, -2.0]]
+
+
+SEARCH = """
+[models.jobs]
+builder = "fork_join"
+service_rates = [5, 2, 1]
+arrival_rate = 1
+tasks = 3
+[optimize]
+over = "thresholds"
+minimize = "response_time"
+maximum = 3
+[[solve]]
+measures = ["response_time"]
+"""
+
+
+def test_a_search_is_not_repeated_unless_it_is_another(run, cli, monkeypatch):
+    assert done(run(SEARCH, "--dry-run")) == ["to solve: new"]
+    first = run(SEARCH)["rows"]
+    with monkeypatch.context() as patch:
+        patch.setattr("ctmc.study.run.optimize", lambda *arguments, **known: pytest.fail("it searched again"))
+        assert done(run(SEARCH, "--dry-run")) == ["reused"]
+        again = run(SEARCH)["rows"]
+        assert "known from an earlier search" in run.err
+        assert (again[0]["point"], again[0]["measures"]) == (first[0]["point"], first[0]["measures"])
+        assert (again[0]["done"], again[0]["model_done"]) == ("reused", "reused")
+    assert run(SEARCH, "--set", "arrival_rate=0.1")["rows"][0]["measures"] != first[0]["measures"]
+    assert "known" not in run.err
+    assert len(list(Path("study.store/searches").iterdir())) == 2
+    assert cli("verify", "study.store")["damaged"] == 0
+    for path in Path("study.store/searches").iterdir():
+        damage(path)
+    assert cli("verify", "study.store", code=1)["damaged"] == 2
+    assert run(SEARCH)["rows"][0]["point"] == first[0]["point"]
+    assert "is not stored" in run.err  # what cannot be read is not replaced
+    assert [row["kind"] for row in cli("prune", "study.store", "--damaged")["removed"]] == ["damaged"] * 2
+    assert cli("verify", "study.store")["damaged"] == 0
+    run(SEARCH)
+    run(SEARCH)
+    assert "known from an earlier search" in run.err
 
 
 # ---- what must not be taken for an answer -----------------------------------------------------------------------------

@@ -117,7 +117,12 @@ def _kept(results: tuple[str, ...]) -> set[str]:
 
 
 def _prune(
-    folder: str | None, older_than: str | None, larger_than: str | None, keep: tuple[str, ...], dry_run: bool
+    folder: str | None,
+    older_than: str | None,
+    larger_than: str | None,
+    keep: tuple[str, ...],
+    damaged: bool,
+    dry_run: bool,
 ) -> int:
     from ctmc.model.memory import format_size, parse_size
     from ctmc.storage.inventory import prune
@@ -129,6 +134,7 @@ def _prune(
         older_than=None if older_than is None else days(older_than),
         larger_than=None if larger_than is None else parse_size(larger_than),
         keep=_kept(keep) if keep else None,
+        damaged=damaged,
         dry_run=dry_run,
     )
     rows: list[dict[str, Any]] = [
@@ -185,6 +191,9 @@ command = click.Group(
                     multiple=True,
                     metavar="RESULT",
                     help="Files that this result of 'ctmc run' does not name; may be given several times.",
+                ),
+                click.Option(
+                    ["--damaged"], is_flag=True, help="Also the files that 'ctmc store verify' complains about."
                 ),
                 click.Option(["--dry-run"], is_flag=True, help="Show what would be removed, and remove nothing."),
             ],

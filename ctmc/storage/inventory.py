@@ -24,6 +24,8 @@ from ctmc.storage.solutions import load_solution, solution_folder, solution_path
 from ctmc.storage.store import LOCKS, Store, model_paths
 
 SECONDS_PER_DAY = 86400.0
+SEARCHES = "searches"
+"""The folder in a store of what searches for the best parameter have found."""
 
 Sizes = Mapping[str, tuple[tuple[int, ...], int]]
 
@@ -36,7 +38,7 @@ class Entry:
     ----------
     path : Path
     kind : str
-        'model' or 'solution'; 'damaged' where its manifest cannot be read, and `problem` says why.
+        'model', 'solution' or 'search'; 'damaged' where its manifest cannot be read, and `problem` says why.
     bytes : int
         On the disk.
     used : float
@@ -90,7 +92,7 @@ def checked_folder(folder: str | os.PathLike[str]) -> Path:
 
 
 def entries(folder: Path, *, solutions: bool = False) -> list[Entry]:
-    """Return the models of a store, and their solutions if asked for, sorted by name.
+    """Return the models of a store, and their solutions and the searches if asked for, sorted by name.
 
     Parameters
     ----------
@@ -108,6 +110,7 @@ def entries(folder: Path, *, solutions: bool = False) -> list[Entry]:
         known = {solution_folder(path) for path in models}
         for other in sorted(set(folder.glob("[!.]*.solutions")) - known):
             found += [_entry(path, "solution") for path in sorted(other.glob("[!.]*.h5"))]
+        found += [_entry(path, "search") for path in sorted((folder / SEARCHES).glob("[!.]*.h5"))]
     return found
 
 
@@ -115,9 +118,7 @@ def _entry(path: Path, kind: str) -> Entry:
     status = path.stat()
     facts: dict[str, Any] = {"bytes": status.st_size, "used": status.st_mtime}
     try:
-        info = read_info(path)
-        if info["kind"] not in (KINDS if kind == "model" else ("solution",)):
-            raise StorageError(f"{printable(path)} holds a {info['kind']}, not a {kind}.")
+        info = read_container(path, KINDS if kind == "model" else (kind,), only=()).manifest
         if kind == "model":
             recipe = info.get("builder") or {}
             facts |= {
@@ -138,9 +139,10 @@ def verify_file(path: Path) -> str:
     A solution must belong to the model beside it, where there is one.
     """
     try:
-        kind = read_container(path, (*KINDS, "solution"), only=()).kind
+        kind = read_container(path, (*KINDS, "solution", "search"), only=()).kind
         if kind in KINDS:
             load(path)
+        if kind != "solution":
             return ""
         owner = load_solution(path).model_hash
         model = path.parent.with_name(path.parent.name.removesuffix(".solutions") + ".h5")
@@ -177,9 +179,12 @@ def prune(
     older_than: float | None = None,
     larger_than: int | None = None,
     keep: Collection[str] | None = None,
+    damaged: bool = False,
     dry_run: bool = False,
 ) -> list[Pruned]:
     """Remove what dead writers left behind, and the models and solutions that meet all conditions that are given.
+
+    Damaged files, which a run never replaces, meet `damaged` only.
 
     Files are looked at one by one: an answer outlives its model, and is found again when the model has been built again.
 
@@ -192,6 +197,8 @@ def prune(
         Bytes.
     keep : collection of str, optional
         Names below the folder that stay; all others meet this condition.
+    damaged : bool
+        Whether the files go that `verify_file` complains about.
     dry_run : bool
         Whether to remove nothing.
 
@@ -200,21 +207,27 @@ def prune(
     list of Pruned
         In the order of names; with no condition, leftovers only.
     """
-    places = [folder, *sorted(path for path in folder.glob("[!.]*.solutions") if path.is_dir())]
+    others = (*folder.glob("[!.]*.solutions"), folder / SEARCHES)
+    places = [folder, *sorted(path for path in others if path.is_dir())]
     done = []
     for place in places:
         # the size is gone with the file
         done += [Pruned(path, 0, "leftover") for path in dead_leftovers(place, remove=not dry_run)]
-    if older_than is None and larger_than is None and keep is None:
+    conditions = not (older_than is None and larger_than is None and keep is None)
+    if not (conditions or damaged):
         return done
     now = time.time()
     for entry in entries(folder, solutions=True):
-        if entry.kind == "damaged":
+        if damaged and verify_file(entry.path):
+            done.append(Pruned(entry.path, entry.bytes, "damaged", "" if dry_run else _remove(folder, entry)))
+            continue
+        if entry.kind == "damaged" or not conditions:
             continue
         name = entry.path.relative_to(folder).as_posix()
         old = older_than is None or now - entry.used > older_than * SECONDS_PER_DAY
         large = larger_than is None or entry.bytes > larger_than
-        if old and large and not (keep is not None and name in keep):
+        kept = keep is not None and (name in keep or entry.kind == "search")  # results do not name searches
+        if old and large and not kept:
             done.append(Pruned(entry.path, entry.bytes, entry.kind, "" if dry_run else _remove(folder, entry)))
     if not dry_run:
         for place in (*places[1:], folder / LOCKS):

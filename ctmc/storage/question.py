@@ -57,7 +57,7 @@ def question_of(problem: Any, solver: Any, *, certificate: str = "defect") -> di
         "tolerance": float(problem.tolerance),
         "certificate": certificate,
         "solver": solver if isinstance(solver, str) else solver_text(solver),
-        "version": _version(),
+        "version": project_version(),
     }
     if not isinstance(solver, str) and type(solver).__module__.partition(".")[0] != "solvers":
         asked["source"] = _module_hash(type(solver).__module__)
@@ -119,7 +119,8 @@ def differences(question: Mapping[str, Any], other: Mapping[str, Any]) -> list[s
 
 
 @functools.cache
-def _version() -> str:
+def project_version() -> str:
+    """Return the version of the project as it is installed."""
     try:
         return importlib.metadata.version("ctmc-lab")
     except importlib.metadata.PackageNotFoundError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from ctmc.study.measures import at_time, evaluate_measure
 from ctmc.study.models import Supplied, Supply
 from ctmc.study.numbers import keeps_numbers, numbers_of
 from ctmc.study.optimize import Candidate, optimize
+from ctmc.study.searches import found_before, remember, search_of
 from ctmc.study.sweep import shown as shown_value
 
 Monitor = Callable[[int, float], object]
@@ -251,10 +252,15 @@ class _Run:
         """Fill the rows with what a run would do."""
         for name, model in self.study.models.items():
             try:
+                best: Mapping[str, Any] | None = {}
                 if model.optimize is not None:
+                    asked = search_of(model)
+                    best = None if asked is None or self.rebuild else found_before(self.store, asked)
+                if best is None:
                     self.supplied[name] = Supplied(None, "to build: best parameter", "the search for it solves.")
                     continue
-                self.prepared[name] = registry.prepare(model.builder, **model.parameters)
+                self.found[name] = dict(best)
+                self.prepared[name] = registry.prepare(model.builder, **model.parameters, **best)
                 planned = self.supply.plan(self.prepared[name])
                 self.supplied[name] = replace(planned, done=planned.done.replace("built:", "to build:"))
             except Exception as error:
@@ -278,10 +284,46 @@ class _Run:
         return self.row(name, step.problem, solver_text(chosen), "PLANNED", done=done, why=found.why)
 
     def searched(self, model: StudyModel) -> dict[str, Any]:
-        """Return the parameter that ``[optimize]`` asks for, with its best value."""
-        task = model.optimize
-        if task is None:
+        """Return the parameter that ``[optimize]`` asks for, with its best value; a search is not repeated."""
+        if model.optimize is None:
             return {}
+        asked = search_of(model)
+        if asked is None:
+            self.found[model.name] = self.search(model)
+            return self.found[model.name]
+
+        def told(who: str) -> None:
+            self.watcher.news(f"{model.name}: waiting for {who}, which searches the same.")
+
+        with self.locked(question_hash(asked)[:32], told, missing=self.rebuild or not found_before(self.store, asked)):
+            best = None if self.rebuild else found_before(self.store, asked)
+            if best is None:
+                best = self.search(model)
+                try:
+                    remember(self.store, asked, best)
+                except (CTMCError, OSError) as error:
+                    self.watcher.news(f"{model.name}: what the search found is not stored: {error}")
+            else:
+                self.watcher.news(f"{model.name}: the best {', '.join(best)} is known from an earlier search.")
+        self.found[model.name] = best
+        return best
+
+    @contextmanager
+    def locked(self, name: str, told: Callable[[str], object], *, missing: bool = True) -> Iterator[bool]:
+        """Hold a lock of the store inside a ``with`` block, where something is missing; tells whether it was waited for."""
+        with ExitStack() as stack:
+            waited = False
+            if missing:
+                try:
+                    waited = stack.enter_context(self.store.locked(name, waiting=told, stopped=self.watcher.stopped))
+                except BusyError as who:
+                    raise StudyError(f"waiting for what {who} is at was given up.") from None
+            yield waited
+
+    def search(self, model: StudyModel) -> dict[str, Any]:
+        """Search for the best value."""
+        task = model.optimize
+        assert task is not None
 
         def watch(done: int, points: int, best: Candidate | None) -> bool:
             return self.watcher.stopped()
@@ -302,8 +344,7 @@ class _Run:
                 f"{model.name}: {len(found.failed)} candidates have no certified answer, such as {candidate.point}: "
                 f"{candidate.message}"
             )
-        self.found[model.name] = dict(found.best.values)
-        return self.found[model.name]
+        return dict(found.best.values)
 
     def row(self, name: str, problem: str, solver: str, status: str, message: str = "", **more: Any) -> Row:
         model = self.study.models[name]
@@ -398,11 +439,7 @@ class _Run:
         def told(who: str) -> None:
             self.watcher.news(f"{name}, {shown}: waiting for {who}, which solves the same.")
 
-        with ExitStack() as stack:
-            try:
-                waited = stack.enter_context(self.store.locked(lock, waiting=told, stopped=self.watcher.stopped))
-            except BusyError as who:
-                raise StudyError(f"waiting for the answer of {who} was given up.") from None
+        with self.locked(lock, told) as waited:
             again = self.look(name, problem, question) if waited else missing
             if again.solution is not None:
                 return again
