@@ -19,7 +19,7 @@ from ctmc.cli import main
 from ctmc.cli.store import days
 from ctmc.errors import ModelError, StorageError, StudyError
 from ctmc.storage import save_solution, solution_paths
-from ctmc.storage.atomic import dead_leftovers
+from ctmc.storage.atomic import _temporary_file, dead_leftovers
 from ctmc.storage.container import read_container, write_container
 from ctmc.storage.inventory import entries, prune, verify_file
 from ctmc.storage.locks import BusyError, held
@@ -613,7 +613,8 @@ def frozen(monkeypatch):
     return freeze
 
 
-def test_a_store_that_cannot_be_written_is_read(run, frozen):
+def test_a_store_that_cannot_be_written_is_read(run, cli, frozen):
+    Path("archive/.locks").mkdir(parents=True)
     run(QUEUE + ONE, "--store", "archive")
     before = sorted(Path("archive").rglob("*"))
     frozen("archive")
@@ -631,6 +632,10 @@ def test_a_store_that_cannot_be_written_is_read(run, frozen):
     assert open_store("archive", Path("second.store")).folders == (Path("second.store"), Path("archive"))
     with pytest.raises(StorageError, match="Read-only file system"):
         open_store("archive")
+    assert cli("verify", "archive")["damaged"] == 0
+    assert [row["stays"] for row in cli("prune", "archive", "--larger-than", "1")["removed"]] == [
+        "Read-only file system"
+    ] * 2
 
 
 # ---- upkeep -----------------------------------------------------------------------------------------------------------
@@ -701,6 +706,9 @@ def test_nothing_but_leftovers_goes_without_a_condition(run, cli):
     assert [row["kind"] for row in cli("prune", "study.store")["removed"]] == ["leftover"]
     assert not part.exists()
     assert own.exists()
+    with _temporary_file(model) as (alive, _):  # of a writer who lives
+        assert cli("prune", "study.store")["removed"] == []
+        assert alive.exists()
     assert done(run(QUEUE + ONE)) == ["reused"]
 
 

@@ -168,11 +168,10 @@ class Store:
     ) -> contextlib.AbstractContextManager[bool]:
         """Hold a lock of this store; see `ctmc.storage.locks.held`."""
         folder = self.folder / LOCKS
-        try:
+        with contextlib.suppress(OSError):
             folder.mkdir(exist_ok=True)
-        except OSError:
-            # the lock of another folder serves the processes of this host
-            return held(cache_folder(), lock_name(folder / name), waiting=waiting, stopped=stopped, tidy=True)
+        if _not_writable(folder):  # the lock of another folder serves the processes of this host
+            folder, name = cache_folder(), lock_name(folder / name)
         return held(folder, name, waiting=waiting, stopped=stopped, tidy=True)
 
     def solutions(self, model: Path) -> list[Path]:

@@ -535,6 +535,7 @@ def table(rows: tuple[Row, ...]) -> tuple[list[str], list[list[Any]]]:
     flat = [flat_measures(row.measures) for row in rows]
     names = list(dict.fromkeys(name for measures in flat for name in measures))
     timed = ["time"] if any(row.time is not None for row in rows) else []
+    told = ["done"] if any(row.done for row in rows) else []
     chosen = list(dict.fromkeys(name for row in rows for name in row.point))
     columns = [
         "model",
@@ -547,7 +548,7 @@ def table(rows: tuple[Row, ...]) -> tuple[list[str], list[list[Any]]]:
         "iterations",
         "products",
         "seconds",
-        "done",
+        *told,
     ]
     cells = [
         [
