@@ -556,6 +556,23 @@ def test_when_the_one_who_builds_is_killed_another_takes_over(run):
     assert leftovers() == []
 
 
+def test_an_answer_that_another_process_gives_meanwhile_is_taken(run, monkeypatch):
+    run(QUEUE + ONE)
+    (path,) = Path("study.store").glob("*.solutions/*.h5")
+    path.rename("aside.h5")
+
+    @contextlib.contextmanager
+    def locked(store, name, *, waiting, stopped):
+        waiting("process 7 on elsewhere")
+        Path("aside.h5").rename(path)
+        yield True
+
+    monkeypatch.setattr(Store, "locked", locked)
+    forbid(monkeypatch)
+    assert done(run(QUEUE + ONE)) == ["reused"]
+    assert "waiting for process 7 on elsewhere, which solves the same" in run.err
+
+
 def wait_for(condition):
     end = time.monotonic() + 60
     while not condition():
