@@ -389,6 +389,16 @@ def test_a_dry_run_tells_what_a_run_then_does_and_makes_nothing(run):
         path: content for path, content in before.items() if path.suffix == ".h5"
     }
     assert done(run(text)) == ["reused", "solved: options changed"]
+    (path,) = Path("study.store").glob("*.h5")
+    container = read_container(path, ("generator",))  # good hashes over what is no generator
+    arrays = {**container.arrays, "exit_rates": -container.arrays["exit_rates"]}
+    write_container(path, "generator", container.manifest, arrays, overwrite=True)
+    content = path.read_bytes()
+    assert done(run(text, "--dry-run")) == ["to solve: unknown"] * 2
+    assert path.read_bytes() == content
+    again = run(text)
+    assert again["rows"][0]["model_done"] == "built: the stored file cannot be read"
+    assert done(again) == ["reused"] * 2
 
 
 def test_the_reasons_are_told_on_demand(run):

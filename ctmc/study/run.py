@@ -17,7 +17,7 @@ from ctmc.problem import PROBLEMS
 from ctmc.solution import Solution, Status, flat_measures
 from ctmc.solve import default_solver, failure_message, solve
 from ctmc.solver import Solver
-from ctmc.storage import can_be_saved, save_solution
+from ctmc.storage import can_be_saved, load, save_solution
 from ctmc.storage.locks import BusyError
 from ctmc.storage.question import question_hash, question_of, solver_text
 from ctmc.storage.store import Store
@@ -275,6 +275,8 @@ class _Run:
         if supplied.path is None:
             return self.row(name, step.problem, shown, "PLANNED", done="to solve: new", why="its model is to be built.")
         try:
+            if self._loaded is None or self._loaded[0] != name:
+                self._loaded = (name, load(supplied.path))  # `model` would build one that cannot be read
             problem, chosen, question = self.question(step, name, solver)
             found = self.look(name, problem, question)
         except Exception as error:
