@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from ctmc.errors import ModelError, PluginError, UnsupportedProblemError, printable, unknown_name
 
 if TYPE_CHECKING:
+    from ctmc.model.recipe import Prepared
     from ctmc.solver import Solver
 
 # `ctmc.problem` and `ctmc.solver` (NumPy, SciPy) are imported where they are used: names are listed without waiting for them.
@@ -317,6 +318,22 @@ def build(name: str, **parameters: Any) -> Any:
     Generator or QBD
     """
     return builder(name)(**parameters)
+
+
+def prepare(name: str, **parameters: Any) -> Prepared:
+    """Return what a builder would make of some parameters: the recipe now, the model when it is asked for.
+
+    Examples
+    --------
+    >>> prepared = prepare("birth_death", births=[1.0], deaths=[2.0])
+    >>> prepared.recipe.hash[:12], prepared.build().size
+    ('4de5d3ab52e3', 2)
+    """
+    from ctmc.model.recipe import Prepared
+
+    function = builder(name)
+    own = getattr(function, "prepare", None)
+    return Prepared(None, functools.partial(function, **parameters)) if own is None else own(**parameters)
 
 
 def _options(given: str, text: str) -> dict[str, Any]:

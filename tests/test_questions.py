@@ -401,7 +401,7 @@ def test_a_study_asks_every_question(study):
     # (gamma I - Q) m = r by hand: m_1 = (1 + gamma) m_0, m_0 = 1 / (gamma (gamma + 2))
     assert found["discounted-reward", None]["jobs"] == pytest.approx(1 / (0.5 * 2.5), abs=1e-9)
     assert found["first-passage", None] == pytest.approx({"mean": 1, "variance": 1, "reach_probability": 1})
-    names = sorted(path.stem for path in Path("study.store/queue.solutions").glob("*.h5"))
+    names = sorted(path.stem for path in Path("study.store").glob("*.solutions/*.h5"))
     assert [name.partition("-")[0] for name in names] == ["accumulated", "discounted", "first", "transient"]
     assert len(names) == 4
 

@@ -13,11 +13,12 @@ import ctmc
 from ctmc.cli import main
 from ctmc.model.recipe import allowed_code
 from ctmc.storage.container import read_container
+from ctmc.storage.store import file_name
 from ctmc.study import Watcher, find_study, parse_study, read_study, run_study, shipped_studies
 from ctmc.study.lines import Lines
 from ctmc.study.locks import only_run
 from ctmc.study.plots import SIGNATURE, is_ours
-from ctmc.study.run import file_name, table
+from ctmc.study.run import table
 
 MODEL = '[models.queue]\nbuilder = "birth_death"\nbirths = [1.0, 1.0]\ndeaths = [2.0, 2.0]\n'
 SOLVE = '[[solve]]\nsolvers = ["gth"]\n'
@@ -31,6 +32,7 @@ MARKET = (
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.delenv("CTMC_STORE", raising=False)
     return tmp_path
 
 
@@ -193,9 +195,12 @@ def test_a_run_solves_and_keeps_everything(run):
     assert kept["measures"]["jobs >= 1"] == pytest.approx(3 / 7, abs=1e-14)
     assert kept["status"] == "CONVERGED"
     assert found.manifest["about"]["versions"]["numpy"] == np.__version__
-    model = ctmc.load("out.store/queue.h5")
-    assert model.size == 3
-    assert [path.name for path in Path("out.store/queue.solutions").iterdir()] == ["stationary-gth.h5"]
+    assert ctmc.load(Path("out.store", kept["model_file"])).size == 3
+    assert kept["model_file"].startswith("birth_death-")
+    (solution,) = Path("out.store").rglob("*.solutions/*.h5")
+    assert solution.relative_to("out.store").as_posix() == kept["solution_file"]
+    assert solution.name.startswith("stationary-gth-")
+    assert os.listdir("out.store/.locks") == []
 
 
 def test_histories_are_kept_and_drawn(run):
@@ -269,7 +274,7 @@ def test_a_failing_step_is_a_row_and_the_others_still_run(run):
 
 
 def test_a_crashing_builder_is_a_row(run, monkeypatch):
-    monkeypatch.setattr("ctmc.study.run.registry.build", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("ctmc.study.run.registry.prepare", lambda *_, **__: 1 / 0)
     code, out, _ = run(GOOD, "--json")
     assert code == 1
     (row,) = json.loads(out)["rows"]
@@ -322,7 +327,7 @@ def test_names_stay_inert(run, name):
     assert shown.replace("\x1b", "\\x1b") in cell
     code, out, err = run(text, "--json")
     assert json.loads(out)["rows"][0]["model"] == shown
-    assert {path.parent.name for path in Path().rglob("*.h5")} == {"", "out.store", f"{file_name(shown)}.solutions"}
+    assert {path.name.partition("-")[0] for path in Path("out.store").iterdir()} == {".locks", "birth_death"}
     assert set(os.listdir()) <= {"study.toml", "out.h5", "out.png", "out.store"}
 
 
@@ -375,7 +380,7 @@ def test_what_is_not_ours_is_never_replaced(run):
 def test_a_folder_below_is_made(run):
     code, _, err = run(GOOD.replace("out.h5", "results/deep/out.h5"))
     assert code == 0, err
-    assert Path("results/deep/out.store/queue.h5").is_file()
+    assert len(list(Path("results/deep/out.store").glob("birth_death-*.h5"))) == 1
 
 
 def test_two_runs_with_the_same_output(run, here):

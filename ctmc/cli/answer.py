@@ -246,17 +246,13 @@ def _picture(question: Question, solution: Any) -> str | None:
 
 def _save(question: Question, solution: Any) -> tuple[str | None, CTMCError | None]:
     """Store the solution beside the model; an answer that is not certified never replaces one that is."""
-    from ctmc import registry
     from ctmc.storage import can_be_saved, save_solution
 
     own = is_own(question.file)
     save = own if question.save is None else question.save
     if not save or not can_be_saved(solution):
         return None, None
-    problem = registry.problem_name(type(solution.problem))
-    name = f"{problem}-{registry.snake_case(solution.solver.partition('(')[0])}"
     try:
-        name = name if solution.converged else f"{name}-unfinished"
-        return str(save_solution(question.file, solution, name, foreign=not own)), None
+        return str(save_solution(question.file, solution, foreign=not own)), None
     except CTMCError as error:
         return None, error

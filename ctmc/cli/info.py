@@ -33,7 +33,7 @@ def _info(file: str, structure: bool, memory_limit: str | None) -> int:
     shown = {
         name: value
         for name, value in facts.items()
-        if name not in ("solutions", "versions", "rows", "notes", "structure")
+        if name not in ("solutions", "versions", "rows", "notes", "structure", "question")
     }
     versions = ", ".join(f"{name} {value}" for name, value in facts["versions"].items())
     last = [("versions", versions)] if versions else []
@@ -99,13 +99,14 @@ def _as_text(name: str, value: Any) -> Any:
 def _facts(file: str, structure: bool) -> dict[str, Any]:
     from ctmc.interchange.formats import format_of
     from ctmc.storage import read_info
+    from ctmc.storage.inventory import array_sizes
     from ctmc.storage.stored import loaded_bytes
 
     if not is_own(file):
         return _foreign(file, format_of(file).name)
     info = read_info(file)
     kind = info["kind"]
-    sizes = _array_sizes(file)
+    sizes = array_sizes(file)
     about = info.get("about", {})
     facts: dict[str, Any] = {"file": file, "kind": _KINDS.get(kind, kind)}
     if kind in _KINDS:
@@ -149,21 +150,12 @@ def _stored(file: str) -> dict[str, Any]:
         return stored.arrays()
 
 
-def _array_sizes(file: str) -> dict[str, tuple[tuple[int, ...], int]]:
-    """Return shape and bytes of each array, without reading one."""
-    return {name: (array.shape, array.size) for name, array in _stored(file).items()}
-
-
-def _length(sizes: dict[str, tuple[tuple[int, ...], int]], name: str) -> int | None:
-    """Return the length of an array, stored as it is or as codes; None where there is no such array."""
-    shape, _ = sizes.get(name, sizes.get(f"{name}.codes", (None, 0)))
-    return None if shape is None else shape[0]
-
-
 def _entries(sizes: dict[str, tuple[tuple[int, ...], int]]) -> int | None:
     """Return the number of transitions, None where the file does not say it."""
-    data = _length(sizes, "rates/data")
-    return _length(sizes, "rates/codes") if data is None else data
+    from ctmc.storage.inventory import array_length
+
+    data = array_length(sizes, "rates/data")
+    return array_length(sizes, "rates/codes") if data is None else data
 
 
 def _model(
@@ -171,6 +163,7 @@ def _model(
 ) -> dict[str, Any]:
     from ctmc.model.structure import structure as structure_of
     from ctmc.storage import load, read_info
+    from ctmc.storage.inventory import array_length, array_sizes
     from ctmc.storage.stored import loaded_bytes
     from ctmc.storage.variants import KIND, origin_of
 
@@ -189,7 +182,7 @@ def _model(
             return facts | {"notes": [f"The parent {parent} is missing, so this variant cannot be loaded."]}
         read_info(parent)  # verifies it, and says what is wrong with it
         whole = str(parent)
-        sizes = _array_sizes(whole)
+        sizes = array_sizes(whole)
     if structure or loaded_bytes(_stored(whole)) <= _LOADED_BYTES:
         model = load(file)
         found = model_facts(model)
@@ -197,7 +190,7 @@ def _model(
         del found["kind"]
         return facts | found | {"bytes_in_memory": size, "structure": structure_of(model)}
     if "exit_rates" in sizes or "exit_rates.codes" in sizes:
-        facts |= {"states": _length(sizes, "exit_rates"), "entries": _entries(sizes)}
+        facts |= {"states": array_length(sizes, "exit_rates"), "entries": _entries(sizes)}
     return facts | {"labels": info.get("labels", []), "notes": info.get("notes", []), "structure": None}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import click
@@ -10,6 +11,9 @@ from ctmc.cli.app import Command, output_of
 from ctmc.cli.options import code_option, file_type, limits, memory_option, names_starting, threads_option
 from ctmc.cli.output import Output
 
+_SHOWN = 20
+"""Most models that are named one by one without --why."""
+
 
 def _study_names() -> list[str]:
     from ctmc.study.shipped import shipped_studies
@@ -17,10 +21,19 @@ def _study_names() -> list[str]:
     return shipped_studies()
 
 
-def _run(study: str, output: str | None, threads: int | None, memory_limit: str | None, allow_code: bool) -> int:
+def _run(
+    study: str,
+    output: str | None,
+    changes: tuple[str, ...],
+    why: bool,
+    threads: int | None,
+    memory_limit: str | None,
+    allow_code: bool,
+    **how: Any,
+) -> int:
     out = output_of(click.get_current_context())
     with limits(threads, memory_limit, allow_code):
-        return _run_study(study, output, out)
+        return _run_study(study, output, out, changes, why, how)
 
 
 def _watcher(out: Output) -> Any:
@@ -51,13 +64,15 @@ def _watcher(out: Output) -> Any:
     return Terminal()
 
 
-def _run_study(given: str, output: str | None, out: Output) -> int:
+def _run_study(
+    given: str, output: str | None, out: Output, changes: tuple[str, ...], why: bool, how: dict[str, Any]
+) -> int:
     from ctmc.study.results import plain_row
     from ctmc.study.run import run_study, table
     from ctmc.study.shipped import find_study
     from ctmc.study.study import read_study
 
-    study = read_study(find_study(given))
+    study = read_study(find_study(given), changes)
     watcher = _watcher(out)
 
     def announce() -> None:
@@ -67,11 +82,11 @@ def _run_study(given: str, output: str | None, out: Output) -> int:
 
     with out.interrupts.gentle(announce):
         try:
-            result = run_study(study, output, watcher=watcher)
+            result = run_study(study, output, watcher=watcher, **how)
         finally:
             watcher.close()
-        picture = _picture(study, result, out)
-        plots = _plots(study, result, out)
+        picture = None if result.dry else _picture(study, result, out)
+        plots = [] if result.dry else _plots(study, result, out)
     code = 1 if result.failed else 0
     if result.stopped:
         code = out.interrupts.exit_code
@@ -82,20 +97,60 @@ def _run_study(given: str, output: str | None, out: Output) -> int:
                 "output": str(result.output),
                 "picture": picture,
                 "plots": plots,
-                "failed": sum(row.status != "CONVERGED" for row in result.rows),
+                "failed": 0 if result.dry else sum(row.status != "CONVERGED" for row in result.rows),
+                "dry_run": result.dry,
+                "models": [_model(name, supplied) for name, supplied in result.models.items()],
                 "rows": [plain_row(row) for row in result.rows],
             }
         )
     else:
-        out.table(*table(result.rows))
+        out.table(*(_plan(result) if result.dry else table(result.rows)))
+    _tell(result, out, why)
     told = set()
     for row in result.rows:
         key = (row.model, row.problem, row.solver, row.message)
         if row.message and key not in told:
             told.add(key)
             out.line(f"ctmc: {_line(row)}")
-    out.news(f"Results: {result.output}")
+    if not result.dry:
+        out.news(f"Results: {result.output}")
     return code
+
+
+def _model(name: str, supplied: Any) -> dict[str, Any]:
+    file = None if supplied.path is None else str(supplied.path)
+    return {"name": name, "done": supplied.done, "why": supplied.why, "file": file}
+
+
+def _plan(result: Any) -> tuple[list[str], list[list[Any]]]:
+    """Return the table of a dry run."""
+    columns = ["model", "problem", "solver", "model_done", "done"]
+    return columns, [[getattr(row, column) for column in columns] for row in result.rows]
+
+
+def _tell(result: Any, out: Output, why: bool) -> None:
+    """Say what was done again and what was not, one by one where the reasons are asked for."""
+    # the rows of one answer at several times are one solve
+    answers = {
+        (row.model_file, row.problem, row.solver, row.solution_file or row.why): row for row in result.rows if row.done
+    }
+    if why:
+        for name, supplied in result.models.items():
+            out.news(f"{name}: {supplied.done} ({supplied.why.rstrip('.')})")
+        for row in answers.values():
+            out.news(f"{row.model}, {row.problem}, {row.solver}: {row.done} ({row.why.rstrip('.')})")
+    else:
+        for name, supplied in list(result.models.items())[:_SHOWN]:
+            if supplied.done not in ("reused", "built: new"):
+                out.news(f"{name}: {supplied.done}")
+    models = [supplied.done for supplied in result.models.values()]
+    done = [row.done for row in answers.values()]
+    out.news(f"Models: {_counted(models)}.  Answers: {_counted(done)}." + ("" if why else "  --why tells the reasons."))
+
+
+def _counted(done: list[str]) -> str:
+    words = Counter(text.partition(":")[0] for text in done)
+    return ", ".join(f"{count} {word}" for word, count in sorted(words.items())) or "none"
 
 
 def _line(row: Any) -> str:
@@ -166,11 +221,28 @@ command = Command(
             metavar="FILE",
             help="Result file; default: what the study names.  Models, solutions and the picture go beside it.",
         ),
+        click.Option(
+            ["--store"],
+            type=click.Path(path_type=str, file_okay=False),
+            metavar="FOLDER",
+            help="Where models and solutions are kept and found; default CTMC_STORE, or a folder beside the result.",
+        ),
+        click.Option(
+            ["--set", "changes"],
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Change a parameter (MODEL.KEY of one model only) or the tolerance; arrival_rate=1,2,3 and choices=1:5 sweep.",
+        ),
+        click.Option(["--dry-run"], is_flag=True, help="Show what would be reused, built and solved, and do nothing."),
+        click.Option(["--why"], is_flag=True, help="Tell the reason of every step in full."),
+        click.Option(["--fail-fast"], is_flag=True, help="End with the first step that fails."),
+        click.Option(["--rebuild", "--no-cache"], is_flag=True, help="Build and solve everything anew."),
         memory_option(),
         threads_option(),
         code_option(),
     ],
     help="Run a study: a TOML file, or the name of one that comes with the package, such as 'quickstart'.\n\n"
-    "Each model is built once and stored, each question is answered by each solver, each answer is certified.  A step that "
-    "fails is a row of the table; the others still run, and the exit code is 1.",
+    "Each model is built once and stored, each question is answered by each solver, each answer is certified.  What the store "
+    "has already is verified and not done again.  A step that fails is a row of the table; the others still run, and the exit "
+    "code is 1.",
 )

@@ -77,6 +77,22 @@ class Recipe:
         return replace(self, parameters={**kept, **chosen})
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A model that is about to be built: its recipe is known, its arrays are not.
+
+    Attributes
+    ----------
+    recipe : Recipe or None
+        None where the builder keeps none.
+    build : callable
+        Returns the model.
+    """
+
+    recipe: Recipe | None
+    build: Callable[[], Model]
+
+
 def _whole(value: Any) -> Any:
     """Return a plain value with whole floats as ints."""
     if isinstance(value, Mapping):
@@ -147,8 +163,7 @@ def builder(
     def decorate(function: Callable[..., Model]) -> Callable[..., Model]:
         signature = inspect.signature(function)
 
-        @functools.wraps(function)
-        def build(*args: Any, **kwargs: Any) -> Model:
+        def prepare(*args: Any, **kwargs: Any) -> Prepared:
             for name in kwargs:
                 if name not in signature.parameters:
                     raise unknown_name(f"parameter of {function.__name__}", name, signature.parameters)
@@ -175,14 +190,22 @@ def builder(
             }
             functions = {name: source_hash(value) for name, value in given.items() if callable(value)}
             functions |= dict.fromkeys(sorted(objects), "")
-            recipe = Recipe(function.__name__, version, chosen, functions, build)
-            model = function(**given).replace(recipe=recipe)
-            if notes:
-                model = model.replace(notes=(*model.notes, *notes))
-            return model if dress is None else dress(model, **{**defaults, **given})
+            recipe = Recipe(function.__name__, version, chosen, functions, made)
 
-        build.version, build.dress = version, dress  # type: ignore[attr-defined]
-        return build
+            def build() -> Model:
+                model = function(**given).replace(recipe=recipe)
+                if notes:
+                    model = model.replace(notes=(*model.notes, *notes))
+                return model if dress is None else dress(model, **{**defaults, **given})
+
+            return Prepared(recipe, build)
+
+        @functools.wraps(function)
+        def made(*args: Any, **kwargs: Any) -> Model:
+            return prepare(*args, **kwargs).build()
+
+        made.version, made.dress, made.prepare = version, dress, prepare  # type: ignore[attr-defined]
+        return made
 
     return decorate
 
@@ -197,7 +220,7 @@ def _required(signature: inspect.Signature) -> str:
 
 
 def source_hash(function: Any) -> str:
-    """Return the SHA-256 of a function's source; empty where it cannot be found again by name."""
+    """Return SHA-256 of a function's source, '' where there is none that can be compared."""
     if getattr(function, "__module__", "__main__") == "__main__" or "<" in getattr(function, "__qualname__", "<"):
         return ""  # cannot be imported again by name
     try:

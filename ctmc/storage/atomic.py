@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import secrets
 import stat
 from collections.abc import Callable, Iterator
@@ -107,7 +108,7 @@ def _temporary_file(path: Path) -> Iterator[tuple[Path, int]]:
     name = path.name
     while len(os.fsencode(name)) > _NAME_BYTES - len("..12345678.part"):
         name = name[:-1]
-    _remove_leftovers(path.parent, name)
+    dead_leftovers(path.parent, name, remove=True)
     temporary, descriptor = path, -1
     try:
         while descriptor < 0:
@@ -137,18 +138,31 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-def _remove_leftovers(folder: Path, name: str) -> None:
-    prefix = f".{name}."
-    for entry in os.listdir(folder):
-        if entry.startswith(prefix) and entry.endswith(".part") and len(entry) == len(prefix) + len("12345678.part"):
+def dead_leftovers(folder: Path, name: str | None = None, *, remove: bool) -> list[Path]:
+    """Return the temporary files in a folder whose writers are dead, removed if asked for.
+
+    Parameters
+    ----------
+    folder : Path
+    name : str, optional
+        Those of one file only.
+    remove : bool
+    """
+    pattern = re.compile(rf"\.{'.+' if name is None else re.escape(name)}\.[0-9a-f]{{8}}\.part", flags=re.DOTALL)
+    found = []
+    for entry in sorted(os.listdir(folder)):
+        if pattern.fullmatch(entry):
             # Where locks do not work nothing is removed: the leftover may be another machine's work.
             with contextlib.suppress(OSError):
                 descriptor = os.open(folder / entry, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    os.unlink(folder / entry)
+                    if remove:
+                        os.unlink(folder / entry)
+                    found.append(folder / entry)
                 finally:
                     os.close(descriptor)
+    return found
 
 
 def _name_new(temporary: Path, path: Path) -> None:

@@ -46,6 +46,7 @@ Progress = Callable[[int, int], None]
 Restorer = Callable[[Arrays, StateSpace], Transitions | StreamedTransitions]
 
 KINDS = ("generator", "qbd")
+MODEL_KINDS = (*KINDS, variants.KIND)
 _BLOCKS = ("up", "local", "down")
 STEPS = ("codes", "values", "others", "starts")
 """The arrays that sources are stored in, `rates/steps.codes` and so on."""

@@ -5,6 +5,8 @@ A model file never changes once it is written; a solution names its model by con
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 import os
 import re
@@ -27,6 +29,7 @@ from ctmc.solution import HISTORY, Solution, Status, value_arrays
 from ctmc.storage.container import read_container, write_container
 from ctmc.storage.fields import field, fields
 from ctmc.storage.models import about, about_file, read_info
+from ctmc.storage.question import can_be_found, question_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +136,8 @@ def save_solution(
     *,
     overwrite: bool = True,
     foreign: bool = False,
+    question: Mapping[str, Any] | None = None,
+    folder: Path | None = None,
 ) -> Path:
     """Store a solution beside its model's file.
 
@@ -142,11 +147,16 @@ def save_solution(
         File of the model that the solution belongs to.
     solution : Solution
     name : str, optional
-        By default problem and solver, such as ``stationary-gmres``.
+        By default problem and solver, such as ``stationary-gmres``, and a number after it where that name has another
+        question's answer; an answer that is not certified gets ``-unfinished``.
     overwrite : bool
         Whether an older solution of that name is replaced.
     foreign : bool
         The file is of another program's format: the hash of the model that was read from it stands for that of the file.
+    question : mapping, optional
+        From `ctmc.storage.question.question_of`, by default with the solver as it ran.
+    folder : Path, optional
+        In place of the one beside the model.
 
     Returns
     -------
@@ -162,8 +172,11 @@ def save_solution(
             "a solution of a LevelDependentQBD cannot be saved: its model is a function; allowed are those of models with a file."
         )
     problem = registry.problem_name(type(solution.problem))
-    solver = registry.snake_case(solution.solver.partition("(")[0])
-    name = f"{problem}-{solver}" if name is None else name
+    folder = solution_folder(model_path) if folder is None else folder
+    if question is None:
+        certificate = "strict" if solution.intervals else "defect"
+        question = question_of(solution.problem, solution.solver, certificate=certificate)
+    name = _free_name(folder, solution, problem, question) if name is None else name
     if not re.fullmatch(r"[\w.,=()' -]{1,200}", name) or name.startswith("."):
         raise StorageError(f"the name {printable(name)!r} of a solution is not allowed; take letters, digits, - and _.")
     model_hash = solution.model_hash if foreign else read_info(model_path)["content_hash"]
@@ -182,6 +195,7 @@ def save_solution(
         "iterations": solution.iterations,
         "products": solution.products,
         "solver": solution.solver,
+        "question": dict(question),
     }
     if solution.intervals:
         manifest["intervals"] = [
@@ -205,7 +219,7 @@ def save_solution(
             arrays["u"] = solution.value.u
     else:
         arrays["value"] = solution.value
-    path = solution_folder(model_path) / f"{name}.h5"
+    path = folder / f"{name}.h5"
     try:
         path.parent.mkdir(exist_ok=True)
     except OSError as error:
@@ -265,6 +279,21 @@ def load_solution(path: str | os.PathLike[str]) -> StoredSolution:
             intervals=_intervals(manifest),
             **asked,
         )
+
+
+def _free_name(folder: Path, solution: Solution, problem: str, question: Mapping[str, Any]) -> str:
+    """Return a name that is free, or that this question's answer has."""
+    base = f"{problem}-{registry.snake_case(solution.solver.partition('(')[0])}"
+    base += "" if solution.converged else "-unfinished"
+    for number in itertools.count(1):
+        name = f"{base}-{number}" if number > 1 else base
+        path = folder / f"{name}.h5"
+        if not os.path.lexists(path):
+            break
+        with contextlib.suppress(StorageError):  # what cannot be read stays where it is
+            if can_be_found(question) and read_info(path).get("question") == question:
+                break
+    return name
 
 
 def _question(solution: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -34,7 +34,17 @@ from ctmc.model.transitions import NO_CODES, Slab, Transitions
 from ctmc.storage import variants
 from ctmc.storage.container import Container, OpenContainer, open_container
 from ctmc.storage.gate import StoredArray
-from ctmc.storage.models import KINDS, STEPS, Progress, about_file, describe, load, restore, restored_lattice
+from ctmc.storage.models import (
+    KINDS,
+    MODEL_KINDS,
+    STEPS,
+    Progress,
+    about_file,
+    describe,
+    load,
+    restore,
+    restored_lattice,
+)
 from ctmc.storage.pool import worker_count
 from ctmc.storage.sources import BLOCK, decode
 from ctmc.storage.streams import check_slab
@@ -106,7 +116,7 @@ def open_model(path: str | os.PathLike[str], *, keep: int = 0, progress: Progres
 
 
 def load_fitting(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Generator | QBD:
-    """Load a model if it fits the memory limit together with the vectors of a solve, else open it; a note says so.
+    """Load a model if it fits the memory limit together with the vectors of a solve, else open it; a note then says so.
 
     Parameters
     ----------
@@ -114,16 +124,9 @@ def load_fitting(path: str | os.PathLike[str], *, progress: Progress | None = No
     progress : callable, optional
         Called with what is done and what is to do, in bytes or transitions.
     """
-    file = open_container(path, (*KINDS, variants.KIND))
-    if file.kind == variants.KIND:
-        return _fitting_variant(file, progress)
-    stored = file.stored
-    needed = memory_to_load(stored)
-    if needed <= memory_limit():
-        return load(path, progress=progress)
-    states = _states(stored)
-    model = open_model(path, keep=max(0, memory_limit() - _VECTORS * states - _WORKING), progress=progress)
+    model = load_or_open(path, progress)
     if isinstance(model.transitions if isinstance(model, Generator) else None, StreamedTransitions):
+        needed = memory_to_load(open_container(variants.whole_file(path), KINDS).stored)
         note = (
             f"Streamed from its file: in memory it would need {format_size(needed)} with the vectors of a solve, and the memory "
             f"limit is {format_size(memory_limit())}."
@@ -132,17 +135,22 @@ def load_fitting(path: str | os.PathLike[str], *, progress: Progress | None = No
     return model
 
 
-def _fitting_variant(file: OpenContainer, progress: Progress | None) -> Generator | QBD:
-    """Return the model of a variant; its parent's transitions stay on the disk where they do not fit."""
+def load_or_open(path: str | os.PathLike[str], progress: Progress | None = None) -> Generator | QBD:
+    """Do the same without a note, so that the model has the content of its file."""
+    file = open_container(path, MODEL_KINDS)
+    if file.kind == variants.KIND:
+        container = Container(file.path, file.kind, file.manifest, file.read(file.stored), file.content_hash)
+        model: Generator | QBD = variants.restored_variant(container, _parent, describe, progress)
+        return model
+    if memory_to_load(file.stored) <= memory_limit():
+        return load(path, progress=progress)
+    left = memory_limit() - _VECTORS * _states(file.stored) - _WORKING
+    return open_model(path, keep=max(0, left), progress=progress)
 
-    def parent(path: Path, progress: Progress | None) -> Generator | QBD:
-        if open_container(path, (*KINDS, variants.KIND)).kind == variants.KIND:
-            raise StorageError("its parent is a variant itself")
-        return load_fitting(path, progress=progress)
 
-    container = Container(file.path, file.kind, file.manifest, file.read(file.stored), file.content_hash)
-    model: Generator | QBD = variants.restored_variant(container, parent, describe, progress)
-    return model
+def _parent(path: Path, progress: Progress | None) -> Generator | QBD:
+    open_container(path, KINDS)  # a variant has no variants
+    return load_or_open(path, progress)
 
 
 def loaded_bytes(stored: Mapping[str, StoredArray]) -> int:

@@ -130,6 +130,9 @@ class Study:
         The file's text.
     source : str
         Where it came from.
+    plots : tuple of Plot
+    changes : tuple of str
+        What the command line has changed in the text.
     """
 
     title: str
@@ -139,3 +142,4 @@ class Study:
     text: str
     source: str
     plots: tuple[Plot, ...] = ()
+    changes: tuple[str, ...] = ()

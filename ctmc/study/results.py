@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from ctmc.errors import StorageError, StudyError, printable
 from ctmc.study.content import Study
 
 if TYPE_CHECKING:
+    from ctmc.storage.store import Store
     from ctmc.study.run import StudyResult
 
 KIND = "study"
@@ -66,8 +68,8 @@ def plot_path(output: Path, number: int) -> Path:
     return output.with_name(f"{output.stem}-plot{number + 1}.png")
 
 
-def prepare(output: Path, *, trusted: bool) -> Path:
-    """Check that the result can be written later, make the folder of the models, and return it.
+def prepare(output: Path, *, trusted: bool) -> None:
+    """Check that the result can be written later, and make its folder.
 
     Raises
     ------
@@ -88,12 +90,40 @@ def prepare(output: Path, *, trusted: bool) -> Path:
         if trusted or output.parent.exists():
             raise StudyError(f"Cannot write {printable(output)}: there is no folder {printable(output.parent)}.")
         output.parent.mkdir(parents=True)
-    store = store_path(output)
-    try:
-        store.mkdir(exist_ok=True)
-    except OSError as error:
-        raise StudyError(f"Cannot make the folder {printable(store)}: {printable(error.strerror)}.") from None
+
+
+def open_store_of(output: Path, given: str | Path | None, news: Callable[[str], object]) -> Store:
+    """Return the store of a run: the folder given, that of CTMC_STORE, or the one beside the output.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be made; one that cannot be written is read only.
+    """
+    from ctmc.storage.store import open_store
+
+    own = store_path(output)
+    chosen = chosen_store(output, given)
+    store = open_store(chosen, own)
+    if store.others:
+        news(
+            f"The store {printable(chosen)} cannot be written; it is read, and what is new goes into {printable(own)}."
+        )
     return store
+
+
+def planned_store(output: Path, given: str | Path | None) -> Store:
+    """Return the store that a run would have; nothing is made."""
+    from ctmc.storage.store import Store
+
+    own, chosen = store_path(output), chosen_store(output, given)
+    return Store(chosen, () if chosen == own else (own,))
+
+
+def chosen_store(output: Path, given: str | Path | None) -> Path:
+    """Return the folder that the user names, by an option or by CTMC_STORE, or the one beside the output."""
+    named = given or os.environ.get("CTMC_STORE")
+    return Path(named) if named else store_path(output)
 
 
 def write(study: Study, result: StudyResult) -> None:
@@ -117,6 +147,7 @@ def write(study: Study, result: StudyResult) -> None:
     manifest = {
         "title": study.title,
         "study": study.text,
+        "changes": list(study.changes),
         "stopped": result.stopped,
         "rows": [plain_row(row) for row in result.rows],
         "histories": histories,

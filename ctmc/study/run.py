@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 
 from ctmc import registry
 from ctmc.errors import CTMCError, StudyError, printable
+from ctmc.model.recipe import Prepared
 from ctmc.problem import PROBLEMS
 from ctmc.solution import Solution, Status, flat_measures
 from ctmc.solve import default_solver, failure_message, solve
 from ctmc.solver import Solver
-from ctmc.storage import can_be_saved, load_fitting, save, save_solution
+from ctmc.storage import can_be_saved, load_fitting, save_solution
+from ctmc.storage.locks import BusyError
+from ctmc.storage.question import question_hash, question_of, solver_text
+from ctmc.storage.store import Store
 from ctmc.study import results
-from ctmc.study.content import Plot, Solve, Study, StudyModel
+from ctmc.study.answers import Found, answer_name, find, is_certified, questions_of
+from ctmc.study.content import Solve, Study, StudyModel
 from ctmc.study.locks import only_run
 from ctmc.study.measures import at_time, evaluate_measure
+from ctmc.study.models import Supplied, Supply
 from ctmc.study.numbers import keeps_numbers, numbers_of
 from ctmc.study.optimize import Candidate, optimize
-from ctmc.study.rerating import Builds, build_order
-from ctmc.study.sweep import shown as shown_value
+from ctmc.study.searches import found_before, remember, search_of
+from ctmc.study.tables import line_data, table
 
 Monitor = Callable[[int, float], object]
 
@@ -54,7 +58,7 @@ class Row:
     ----------
     model, problem, solver : str
     status : str
-        The name of a `Status`; NOT_BUILT, ERROR or NOT_RUN where there is no answer.
+        The name of a `Status`; NOT_BUILT, ERROR or NOT_RUN where there is no answer, PLANNED in a dry run.
     message : str
         One sentence on what failed, '' otherwise.
     time : float or None
@@ -67,6 +71,12 @@ class Row:
         Parameters that a sweep has chosen, and the one that a search has found.
     searched : str or None
         Name of the latter.
+    done, why : str
+        What was done for the answer, ``reused``, ``solved: tolerance changed``, ``failed before``, and the reason in full.
+    model_done, model_why : str
+        The same of the model: ``reused``, ``built: parameter arrival_rate changed``.
+    model_file, solution_file : str or None
+        Where they stand in the store.  What was reused keeps the `seconds` and `products` that it took then.
     """
 
     model: str
@@ -82,6 +92,12 @@ class Row:
     measures: Mapping[str, Any] = field(default_factory=dict)
     point: Mapping[str, Any] = field(default_factory=dict)
     searched: str | None = None
+    done: str = ""
+    why: str = ""
+    model_done: str = ""
+    model_why: str = ""
+    model_file: str | None = None
+    solution_file: str | None = None
 
 
 @dataclass(frozen=True)
@@ -108,21 +124,36 @@ class StudyResult:
         The result file.
     stopped : bool
         Whether it was interrupted.
+    models : mapping of str to Supplied
+        What was done for each model that there is.
+    dry : bool
+        Whether it is a plan only, and nothing was done.
     """
 
     rows: tuple[Row, ...]
     histories: tuple[History, ...]
     output: Path
     stopped: bool = False
+    models: Mapping[str, Supplied] = field(default_factory=dict)
+    dry: bool = False
 
     @property
     def failed(self) -> bool:
         """Whether a row has no certified answer."""
-        return any(row.status != Status.CONVERGED.name for row in self.rows)
+        return not self.dry and any(row.status != Status.CONVERGED.name for row in self.rows)
 
 
-def run_study(study: Study, output: str | Path | None = None, *, watcher: Watcher | None = None) -> StudyResult:
-    """Run a study and write its result file, with the models and solutions in a folder beside it.
+def run_study(
+    study: Study,
+    output: str | Path | None = None,
+    *,
+    watcher: Watcher | None = None,
+    store: str | Path | None = None,
+    rebuild: bool = False,
+    fail_fast: bool = False,
+    dry_run: bool = False,
+) -> StudyResult:
+    """Run a study and write its result file, with the models and solutions in a store; what is there is not done again.
 
     Parameters
     ----------
@@ -130,6 +161,16 @@ def run_study(study: Study, output: str | Path | None = None, *, watcher: Watche
     output : path-like, optional
         In place of the study's own; it may lie anywhere, while a study's own must lie below the current folder.
     watcher : Watcher, optional
+    store : path-like, optional
+        Folder of the models and solutions; default the environment variable CTMC_STORE, or a folder beside the output.  One
+        that cannot be written is read only, and what is new goes into the folder beside the output.
+    rebuild : bool
+        Whether to build and solve everything anew.
+    fail_fast : bool
+        Whether to end with the first step that fails.
+    dry_run : bool
+        Whether to tell only what would be done; rows have the status PLANNED.  Stored models are loaded for it, and what a
+        parameter leaves open (``capacity="auto"``) is found out.
 
     Returns
     -------
@@ -144,75 +185,146 @@ def run_study(study: Study, output: str | Path | None = None, *, watcher: Watche
     """
     watcher = watcher or Watcher()
     path = results.output_path(study, output)
+    if dry_run:
+        plan = _Run(study, results.planned_store(path, store), watcher, rebuild=rebuild)
+        plan.plan()
+        return StudyResult(tuple(plan.rows), (), path, stopped=watcher.stopped(), models=plan.supplied, dry=True)
     with only_run(path):
-        store = results.prepare(path, trusted=output is not None)
-        run = _Run(study, store, watcher)
+        results.prepare(path, trusted=output is not None)
+        run = _Run(
+            study, results.open_store_of(path, store, watcher.news), watcher, rebuild=rebuild, fail_fast=fail_fast
+        )
         run.build()
         run.solve()
-        result = StudyResult(tuple(run.rows), tuple(run.histories), path, stopped=watcher.stopped())
+        result = StudyResult(
+            tuple(run.rows), tuple(run.histories), path, stopped=watcher.stopped(), models=run.supplied
+        )
         results.write(study, result)
     return result
-
-
-def file_name(name: str) -> str:
-    """Return a file name, without suffix, for any model name.
-
-    Examples
-    --------
-    >>> file_name("queue-2"), file_name("../x")[:9]
-    ('queue-2', '..%2Fx-d6')
-    """
-    if re.fullmatch(r"[A-Za-z0-9_][\w.-]{0,80}", name, flags=re.ASCII):
-        return name
-    return f"{quote(name, safe='')[:80]}-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:8]}"
 
 
 class _Run:
     """The state of a run: what is built, what is answered."""
 
-    def __init__(self, study: Study, store: Path, watcher: Watcher) -> None:
+    def __init__(
+        self, study: Study, store: Store, watcher: Watcher, *, rebuild: bool = False, fail_fast: bool = False
+    ) -> None:
         self.study, self.store, self.watcher = study, store, watcher
+        self.rebuild, self.fail_fast = rebuild, fail_fast
         self.rows: list[Row] = []
         self.histories: list[History] = []
         self.unbuilt: dict[str, str] = {}
         self.found: dict[str, dict[str, Any]] = {}
         self.total = len(study.models) + sum(len(step.models) * len(step.solvers) for step in study.solves)
         self.number = 0
+        self.supply = Supply(store, rebuild=rebuild, news=watcher.news, stopped=watcher.stopped)
+        self.prepared: dict[str, Prepared] = {}
+        self.supplied: dict[str, Supplied] = {}
         self._loaded: tuple[str, Any] | None = None
-        self._names: dict[str, set[str]] = {}
+        self._known: dict[str, list[dict[str, Any]]] = {}
 
     def begin(self, label: str, tolerance: float | None = None) -> Monitor | None:
         self.number += 1
         return self.watcher.step(self.number, self.total, label, tolerance)
 
-    def path(self, name: str) -> Path:
-        return self.store / f"{file_name(name)}.h5"
+    def halted(self) -> str:
+        """Return why no further step begins, '' while they do."""
+        if self.watcher.stopped():
+            return "the run was interrupted"
+        failed = self.unbuilt or any(row.status != Status.CONVERGED.name for row in self.rows)
+        return "--fail-fast ended the run at a step that failed" if self.fail_fast and failed else ""
 
     def build(self) -> None:
-        builds = Builds()
-        for name in build_order(self.study.models):
-            model = self.study.models[name]
-            if self.watcher.stopped():
-                self.unbuilt[name] = "the run was interrupted before it was built."
+        for name, model in self.study.models.items():
+            reason = self.halted()
+            if reason:
+                self.unbuilt[name] = f"{reason} before it was built."
                 continue
-            self.begin(f"building {name}")
+            self.begin(f"model {name}")
             try:
-                built = builds.model(model.builder, {**model.parameters, **self.searched(model)})
-                save(self.path(name), built, overwrite=True)
+                self.prepared[name] = registry.prepare(model.builder, **model.parameters, **self.searched(model))
+                self.supplied[name] = self.supply.get(name, model.builder, self.prepared[name])
             except Exception as error:
                 self.unbuilt[name] = _sentence(error)
-                continue
-            if builds.said:
-                self.watcher.news(f"{name}: {builds.said}")
-            for note in built.notes:
-                self.watcher.news(f"{name}: {note}")
-            del built
+
+    def plan(self) -> None:
+        """Fill the rows with what a run would do."""
+        for name, model in self.study.models.items():
+            try:
+                best: Mapping[str, Any] | None = {}
+                if model.optimize is not None:
+                    asked = search_of(model)
+                    best = None if asked is None or self.rebuild else found_before(self.store, asked)
+                if best is None:
+                    self.supplied[name] = Supplied(None, "to build: best parameter", "the search for it solves.")
+                    continue
+                self.found[name] = dict(best)
+                self.prepared[name] = registry.prepare(model.builder, **model.parameters, **best)
+                planned = self.supply.plan(self.prepared[name])
+                self.supplied[name] = replace(planned, done=planned.done.replace("built:", "to build:"))
+            except Exception as error:
+                self.unbuilt[name] = _sentence(error)
+        for step, name, solver in self.steps():
+            self.rows.append(self.planned(step, name, solver))
+
+    def planned(self, step: Solve, name: str, solver: Solver | None) -> Row:
+        shown = "" if solver is None else solver_text(solver)
+        if name in self.unbuilt:
+            return self.row(name, step.problem, shown, "NOT_BUILT", self.unbuilt[name])
+        supplied = self.supplied[name]
+        if supplied.path is None:
+            return self.row(name, step.problem, shown, "PLANNED", done="to solve: new", why="its model is to be built.")
+        try:
+            if self._loaded is None or self._loaded[0] != name:
+                self._loaded = (name, load_fitting(supplied.path))  # `model` would build one that cannot be read
+            problem, chosen, question = self.question(step, name, solver)
+            found = self.look(name, problem, question)
+        except Exception as error:
+            return self.row(name, step.problem, shown, "PLANNED", done="to solve: unknown", why=_sentence(error))
+        done = found.done if found.solution is not None else f"to solve: {found.done}"
+        return self.row(name, step.problem, solver_text(chosen), "PLANNED", done=done, why=found.why)
 
     def searched(self, model: StudyModel) -> dict[str, Any]:
-        """Return the parameter that ``[optimize]`` asks for, with its best value."""
-        task = model.optimize
-        if task is None:
+        """Return the parameter that ``[optimize]`` asks for, with its best value; a search is not repeated."""
+        if model.optimize is None:
             return {}
+        asked = search_of(model)
+        if asked is None:
+            self.found[model.name] = self.search(model)
+            return self.found[model.name]
+
+        def told(who: str) -> None:
+            self.watcher.news(f"{model.name}: waiting for {who}, which searches the same.")
+
+        with self.locked(question_hash(asked)[:32], told, missing=self.rebuild or not found_before(self.store, asked)):
+            best = None if self.rebuild else found_before(self.store, asked)
+            if best is None:
+                best = self.search(model)
+                try:
+                    remember(self.store, asked, best)
+                except (CTMCError, OSError) as error:
+                    self.watcher.news(f"{model.name}: what the search found is not stored: {error}")
+            else:
+                self.watcher.news(f"{model.name}: the best {', '.join(best)} is known from an earlier search.")
+        self.found[model.name] = best
+        return best
+
+    @contextmanager
+    def locked(self, name: str, told: Callable[[str], object], *, missing: bool = True) -> Iterator[bool]:
+        """Hold a lock of the store inside a ``with`` block, where something is missing; tells whether it was waited for."""
+        with ExitStack() as stack:
+            waited = False
+            if missing:
+                try:
+                    waited = stack.enter_context(self.store.locked(name, waiting=told, stopped=self.watcher.stopped))
+                except BusyError as who:
+                    raise StudyError(f"waiting for what {who} is at was given up.") from None
+            yield waited
+
+    def search(self, model: StudyModel) -> dict[str, Any]:
+        """Search for the best value."""
+        task = model.optimize
+        assert task is not None
 
         def watch(done: int, points: int, best: Candidate | None) -> bool:
             return self.watcher.stopped()
@@ -233,53 +345,116 @@ class _Run:
                 f"{model.name}: {len(found.failed)} candidates have no certified answer, such as {candidate.point}: "
                 f"{candidate.message}"
             )
-        self.found[model.name] = dict(found.best.values)
-        return self.found[model.name]
+        return dict(found.best.values)
 
     def row(self, name: str, problem: str, solver: str, status: str, message: str = "", **more: Any) -> Row:
         model = self.study.models[name]
         found = self.found.get(name, {})
         point, searched = {**model.point, **found}, next(iter(found), None)
+        supplied = self.supplied.get(name)
+        if supplied is not None:
+            more |= {"model_done": supplied.done, "model_why": supplied.why}
+            more["model_file"] = None if supplied.path is None else supplied.path.name
         return Row(model.group, problem, solver, status, message, point=point, searched=searched, **more)
 
-    def solve(self) -> None:
+    def steps(self) -> Iterator[tuple[Solve, str, Solver | None]]:
         for step in self.study.solves:
             for name in step.models:
                 for solver in step.solvers:
-                    self.rows += self.answer(step, name, solver)
+                    yield step, name, solver
+
+    def solve(self) -> None:
+        for step, name, solver in self.steps():
+            self.rows += self.answer(step, name, solver)
 
     def model(self, name: str) -> Any:
         # One model in memory at a time, read back from its file: what is solved is what is stored.
         if self._loaded is None or self._loaded[0] != name:
             self._loaded = None
-            self._loaded = (name, load_fitting(self.path(name)))
+            builder = self.study.models[name].builder
+            model, self.supplied[name] = self.supply.read(name, builder, self.prepared[name], self.supplied[name])
+            self._loaded = (name, model)
         return self._loaded[1]
 
+    def path(self, name: str) -> Path:
+        found = self.supplied[name].path
+        assert found is not None
+        return found
+
+    def question(self, step: Solve, name: str, solver: Solver | None) -> tuple[Any, Solver, dict[str, Any]]:
+        """Return the problem, the solver that answers it, and both as the store knows them."""
+        problem = _problem(step, self.model(name))
+        chosen = registry.make_solver(default_solver(problem) if solver is None else solver)
+        return problem, chosen, question_of(problem, chosen)
+
+    def look(self, name: str, problem: Any, question: Mapping[str, Any]) -> Found:
+        """Return the stored answer, or why there is none."""
+        if self.rebuild:
+            return Found(None, "--rebuild", "--rebuild asks for it.")
+        return find(self.store, self.path(name), problem, question, lambda: self.known(name))
+
+    def known(self, name: str) -> list[dict[str, Any]]:
+        """Return the questions about a model that had answers before this run gave any."""
+        if name not in self._known:
+            self._known[name] = questions_of(self.store, self.path(name))
+        return self._known[name]
+
     def answer(self, step: Solve, name: str, solver: Solver | None) -> list[Row]:
-        shown = _options(solver)
+        shown = "" if solver is None else solver_text(solver)
         if name in self.unbuilt:
             self.number += 1
             return [self.row(name, step.problem, shown, "NOT_BUILT", self.unbuilt[name])]
-        if self.watcher.stopped():
-            return [self.row(name, step.problem, shown, "NOT_RUN", "the run was interrupted before this step.")]
+        reason = self.halted()
+        if reason:
+            return [self.row(name, step.problem, shown, "NOT_RUN", f"{reason} before this step.")]
         try:
-            problem = _problem(step, self.model(name))
-            shown = shown or default_solver(problem)
+            problem, chosen, question = self.question(step, name, solver)
+            shown = solver_text(chosen)
             monitor = self.begin(f"{name}, {shown}", problem.tolerance)
-            solution = solve(problem, solver, monitor=monitor, check=False)
-            rows = self.rows_of(step, name, shown, solution)
+            found = self.look(name, problem, question)
+            if found.solution is None:
+                found = self.solved(name, problem, chosen, question, monitor, found)
+            assert found.solution is not None
+            rows = self.rows_of(step, name, shown, found)
         except Exception as error:
             return [self.row(name, step.problem, shown, "ERROR", _sentence(error))]
+        solution = found.solution
         if len(solution.history):
             swept = bool(self.study.models[name].point)
             self.histories.append(History(name, step.problem, shown, problem.tolerance, solution.history, swept))
-        try:
-            self.keep(step, name, solution)
-        except (CTMCError, OSError) as error:
-            self.watcher.news(f"{name}, {shown}: the solution is not stored: {error}")
         return rows
 
-    def rows_of(self, step: Solve, name: str, shown: str, solution: Solution) -> list[Row]:
+    def solved(
+        self,
+        name: str,
+        problem: Any,
+        chosen: Solver,
+        question: dict[str, Any],
+        monitor: Monitor | None,
+        missing: Found,
+    ) -> Found:
+        """Solve and store the answer, unless another process is at it: then wait for its answer."""
+        shown = solver_text(chosen)
+        lock = question_hash({**question, "model": problem.model.content_hash})[:32]
+
+        def told(who: str) -> None:
+            self.watcher.news(f"{name}, {shown}: waiting for {who}, which solves the same.")
+
+        with self.locked(lock, told) as waited:
+            again = self.look(name, problem, question) if waited else missing
+            if again.solution is not None:
+                return again
+            solution = solve(problem, chosen, monitor=monitor, check=False)
+            path = None
+            try:
+                path = self.keep(name, solution, question)
+            except (CTMCError, OSError) as error:
+                self.watcher.news(f"{name}, {shown}: the solution is not stored: {error}")
+        return Found(solution, f"solved: {missing.done}", missing.why, path)
+
+    def rows_of(self, step: Solve, name: str, shown: str, found: Found) -> list[Row]:
+        solution = found.solution
+        assert solution is not None
         measures: dict[str, Any] = {}
         message = ""
         status = solution.status.name
@@ -295,7 +470,10 @@ class _Run:
         else:
             wanted = dict.fromkeys([*step.measures, *self.plotted(name, step.problem)])
             measures = {text: evaluate_measure(solution, text) for text in wanted}
-        facts = {
+        facts: dict[str, Any] = {
+            "done": found.done,
+            "why": found.why,
+            "solution_file": None if found.path is None else f"{found.path.parent.name}/{found.path.name}",
             "defect": float(solution.defect),
             "iterations": solution.iterations,
             "products": solution.products,
@@ -319,30 +497,14 @@ class _Run:
         texts = [text for plot in drawn for text in (plot.x, plot.y) if not text.strip().startswith("variance(")]
         return [text for text in texts if text.partition("[")[0].strip() not in chosen]
 
-    def keep(self, step: Solve, name: str, solution: Solution) -> None:
+    def keep(self, name: str, solution: Solution, question: Mapping[str, Any]) -> Path | None:
+        """Store an answer beside its model; where that lies in a folder that is only read, in the one that is written."""
         if not can_be_saved(solution):
-            return
-        names = self._names.setdefault(name, set())
-        base = f"{step.problem}-{registry.snake_case(solution.solver.partition('(')[0])}"
-        free = next(
-            f"{base}-{k}" if k > 1 else base for k in range(1, 10**6) if (f"{base}-{k}" if k > 1 else base) not in names
-        )
-        names.add(free)
-        save_solution(self.path(name), solution, free)
-
-
-def _options(solver: Solver | None) -> str:
-    """Return a solver as a study writes it: its name, with the options that are not at their default."""
-    if solver is None:
-        return ""
-    import dataclasses
-
-    options = [
-        f"{item.name}={getattr(solver, item.name)!r}"
-        for item in dataclasses.fields(solver)  # type: ignore[arg-type]
-        if getattr(solver, item.name) != item.default
-    ]
-    return registry.solver_name(solver) + (f"({', '.join(options)})" if options else "")
+            return None
+        folder = self.store.solution_folder(self.path(name))
+        if not solution.converged and is_certified(folder / f"{answer_name(question)}.h5"):
+            return None  # it never replaces one that is
+        return save_solution(self.path(name), solution, answer_name(question), question=question, folder=folder)
 
 
 def _problem(step: Solve, model: Any) -> Any:
@@ -361,122 +523,6 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, CTMCError):
         return str(error)
     return f"{type(error).__name__}: {printable(error)}."
-
-
-def table(rows: tuple[Row, ...]) -> tuple[list[str], list[list[Any]]]:
-    """Return the columns and cells of the table, measures with one number per column; None where there is none.
-
-    Examples
-    --------
-    >>> table((Row("queue", "stationary", "gth", "CONVERGED", measures={"utilization": [0.5, 0.2]}),))[0][-2:]
-    ['utilization[0]', 'utilization[1]']
-    """
-    flat = [flat_measures(row.measures) for row in rows]
-    names = list(dict.fromkeys(name for measures in flat for name in measures))
-    timed = ["time"] if any(row.time is not None for row in rows) else []
-    chosen = list(dict.fromkeys(name for row in rows for name in row.point))
-    columns = ["model", *chosen, "problem", *timed, "solver", "status", "defect", "iterations", "products", "seconds"]
-    cells = [
-        [
-            row.model,
-            *map(_cell, (row.point.get(name) for name in chosen)),
-            *(getattr(row, column) for column in columns[1 + len(chosen) :]),
-            *(measures.get(name) for name in names),
-        ]
-        for row, measures in zip(rows, flat, strict=True)
-    ]
-    return [*columns, *names], cells
-
-
-def _cell(value: Any) -> Any:
-    return value if value is None or isinstance(value, int | float) else shown_value(value)
-
-
-Points = list[tuple[float, float]]
-
-
-def line_data(plot: Plot, rows: tuple[Row, ...]) -> dict[str, dict[str, Points]]:
-    """Return the points of a plot by its panels and lines.
-
-    There is a line for each model and component of y, and for each solver and rest of a sweep where there are more.  Without
-    `panels` all are in one, named ''.
-
-    Examples
-    --------
-    >>> rows = (Row("queue", "stationary", "gth", "CONVERGED", measures={"jobs": 2.0}, point={"load": 0.5}),)
-    >>> line_data(Plot("load", "jobs", ("queue",), ""), rows)
-    {'': {'queue': [(0.5, 2.0)]}}
-    """
-    found: dict[tuple[str, str, str, str, str], Points] = {}
-    for row in rows:
-        if row.model not in plot.models or row.status != Status.CONVERGED.name or not _is_drawn(plot, row):
-            continue
-        known = {**flat_measures(row.measures), **_numbers(row.point)}
-        x = row.time if plot.x == "time" else known.get("".join(plot.x.split()), known.get(plot.x))
-        lines = _lines(plot, known)
-        if x is None or not lines:
-            continue
-        rest = ", ".join(
-            f"{name} {shown_value(value)}"
-            for name, value in row.point.items()
-            if name not in (plot.x.partition("[")[0], plot.panels, row.searched)
-        )
-        for component, y in lines.items():
-            found.setdefault((_panel(plot, row), row.model, row.solver, rest, component), []).append((x, y))
-    models = {model for _, model, _, _, _ in found}
-    components = {component for *_, component in found}
-    # the long run and the times of a panel each have a solver of their own
-    several = len({(*key[:2], *key[3:]) for key in found}) < len(found)
-    panels: dict[str, dict[str, Points]] = {}
-    for (panel, model, solver, rest, component), points in found.items():
-        named = model if len(models) > 1 or (len(components) == 1 and not plot.labels) else ""
-        parts = (named, component, solver if several else "", rest)
-        label = ", ".join(part for part in parts if part)
-        panels.setdefault(panel, {})[label] = sorted(points)
-    return panels
-
-
-def _is_drawn(plot: Plot, row: Row) -> bool:
-    """Return whether a row is of the problem and the time that a plot shows."""
-    if plot.problem is not None and row.problem != plot.problem:
-        return False
-    if plot.time is not None:
-        return row.time == plot.time
-    return plot.panels == "time" or (row.time is not None) == (plot.x == "time")
-
-
-def _panel(plot: Plot, row: Row) -> str:
-    if plot.panels is None:
-        return ""
-    if plot.panels == "time":
-        return "in the long run" if row.time is None else f"at time {row.time:.10g}"
-    return f"{plot.panels.replace('_', ' ')} {shown_value(row.point[plot.panels])}" if plot.panels in row.point else ""
-
-
-def _lines(plot: Plot, known: Mapping[str, float]) -> dict[str, float]:
-    """Return y by the name of its component: '' for a number."""
-    text = plot.y if plot.y in known else "".join(plot.y.split())
-    if text in known:
-        return {plot.labels[0] if len(plot.labels) == 1 else "": known[text]}
-    found = {}
-    for k, name in enumerate(name for name in known if name.startswith(f"{text}[") or _component(name) == text):
-        found[plot.labels[k] if k < len(plot.labels) else name] = known[name]
-    return found
-
-
-def _component(name: str) -> str:
-    """Return ``variance(x)`` of ``variance(x[1])``."""
-    return re.sub(r"\[\d+\]\)$", ")", name) if name.endswith("])") else ""
-
-
-def _numbers(point: Mapping[str, Any]) -> dict[str, float]:
-    numbers: dict[str, float] = {}
-    for name, value in point.items():
-        if isinstance(value, int | float):
-            numbers[name] = float(value)
-        elif isinstance(value, list | tuple) and all(isinstance(item, int | float) for item in value):
-            numbers |= {f"{name}[{k}]": float(item) for k, item in enumerate(value)}
-    return numbers
 
 
 __all__ = ["History", "Row", "StudyResult", "Watcher", "line_data", "run_study", "table"]

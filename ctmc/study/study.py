@@ -23,6 +23,7 @@ from ctmc.study.design import design_for
 from ctmc.study.lines import Lines
 from ctmc.study.measures import check_measure
 from ctmc.study.optimize import METHODS, Cost
+from ctmc.study.overrides import overridden
 from ctmc.study.parameters import describe, fits, names_code, option_annotations
 from ctmc.study.questions import QUESTION_KEYS, WrongKey, read_question
 
@@ -34,8 +35,14 @@ _PLOT = ("x", "y", "models", "title", "problem", "time", "panels", "labels")
 Table = tuple[str | int, ...]
 
 
-def read_study(path: str | os.PathLike[str]) -> Study:
+def read_study(path: str | os.PathLike[str], changes: tuple[str, ...] = ()) -> Study:
     """Read and check a study file.
+
+    Parameters
+    ----------
+    path : path-like
+    changes : tuple of str
+        Such as ``"arrival_rate=1,2"``; see `ctmc.study.overrides`.
 
     Raises
     ------
@@ -63,10 +70,10 @@ def read_study(path: str | os.PathLike[str]) -> Study:
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise StudyError(f"{printable(source)}, line {line}: the file is not UTF-8 text.") from None
-    return parse_study(text, source)
+    return parse_study(text, source, changes)
 
 
-def parse_study(text: str, source: str = "study") -> Study:
+def parse_study(text: str, source: str = "study", changes: tuple[str, ...] = ()) -> Study:
     """Check the text of a study file; see `read_study`."""
     try:
         content = tomllib.loads(text)
@@ -74,7 +81,9 @@ def parse_study(text: str, source: str = "study") -> Study:
         raise StudyError(_syntax(str(error), text, source)) from None
     except RecursionError:
         raise StudyError(f"{printable(source)}: values are nested too deeply.") from None
-    return _Reader(text, source).study(content)
+    if changes:
+        content = overridden(content, changes)
+    return replace(_Reader(text, source).study(content), changes=changes)
 
 
 def _syntax(message: str, text: str, source: str) -> str:

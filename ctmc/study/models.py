@@ -1,0 +1,155 @@
+"""How a study comes by its models: out of the store, or built; and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ctmc.errors import StorageError, printable
+from ctmc.model.recipe import Prepared, Recipe
+from ctmc.storage import load_fitting
+from ctmc.storage.store import Store, touch
+from ctmc.study.sweep import shown
+
+REUSED = "reused"
+_RERATED = "re-rated: "
+_NAMED = 3
+"""Most parameters that are named as changed; a model that differs in more is a new one."""
+
+
+@dataclass(frozen=True)
+class Supplied:
+    """Where a model is, and what was done for it.
+
+    Attributes
+    ----------
+    path : Path or None
+        None where it is still to be built.
+    done : str
+        ``reused``, ``re-rated: `` with the rates, or ``built: `` with the reason in a few words.
+    why : str
+        The reason in full.
+    """
+
+    path: Path | None
+    done: str
+    why: str
+
+
+class Supply:
+    """Gives a study its models, one after another.
+
+    Parameters
+    ----------
+    store : Store
+    rebuild : bool
+        Build each of them, whatever the store has.
+    news : callable
+        Told one line of news.
+    stopped : callable
+        Whether to give up waiting for another process.
+    """
+
+    def __init__(
+        self, store: Store, *, rebuild: bool, news: Callable[[str], object], stopped: Callable[[], bool]
+    ) -> None:
+        self.store, self.rebuild, self.news, self.stopped = store, rebuild, news, stopped
+        self._known: dict[str, Sequence[Mapping[str, Any]]] = {}
+
+    def plan(self, prepared: Prepared) -> Supplied:
+        """Return what `get` is going to do; `path` is None where it has to build."""
+        if self.rebuild:
+            return Supplied(None, "built: --rebuild", "--rebuild asks for it.")
+        recipe = prepared.recipe
+        if recipe is None or not recipe.reproducible:
+            why = "its builder keeps no recipe" if recipe is None else "a function in its parameters has no source"
+            return Supplied(None, "built: no recipe", f"{why} that could be compared.")
+        found = self.store.model(recipe)
+        if found is not None:
+            return Supplied(found, REUSED, f"{found.name} has the same recipe.")
+        changed, why = self._reason(recipe)
+        parent = self.store.parent(recipe)
+        if parent is not None:
+            return Supplied(None, _rerated(parent[1]), f"{parent[0].name} differs in rates only.")
+        return Supplied(None, f"built: {changed}", why)
+
+    def get(self, name: str, builder: str, prepared: Prepared) -> Supplied:
+        """Return a model's place; where there is none it is built, or waited for if another process builds it."""
+        planned = self.plan(prepared)
+        if planned.path is not None:
+            touch(planned.path)
+            return planned
+        return self._built(name, builder, prepared, planned)
+
+    def read(self, name: str, builder: str, prepared: Prepared, supplied: Supplied) -> tuple[Any, Supplied]:
+        """Return the model, proved by its hashes; a stored one that cannot be read, or has gone, is built again."""
+        assert supplied.path is not None
+        try:
+            return load_fitting(supplied.path), supplied
+        except StorageError as error:
+            if supplied.done != REUSED:
+                raise
+            planned = Supplied(None, "built: the stored file cannot be read", str(error))
+            built = self._built(name, builder, prepared, planned, rebuild=True)
+            assert built.path is not None
+            return load_fitting(built.path), built
+
+    def _built(
+        self, name: str, builder: str, prepared: Prepared, planned: Supplied, *, rebuild: bool = False
+    ) -> Supplied:
+        stored = self.store.get_or_build(
+            prepared,
+            builder=builder,
+            rebuild=self.rebuild or rebuild,
+            waiting=lambda who: self.news(f"{name}: waiting for {who}, which builds the same model."),
+            stopped=self.stopped,
+        )
+        if not stored.built:
+            return Supplied(stored.path, REUSED, "another process has built it meanwhile.")
+        for note in stored.notes:
+            self.news(f"{name}: {note}")
+        if stored.rates:
+            return Supplied(stored.path, _rerated(stored.rates), planned.why)
+        if planned.done.startswith(_RERATED):  # more than rates would have changed
+            assert prepared.recipe is not None
+            changed, why = self._reason(prepared.recipe)
+            return Supplied(stored.path, f"built: {changed}", f"{why} (and more than rates with it)")
+        return Supplied(stored.path, planned.done, planned.why)
+
+    def _reason(self, recipe: Recipe) -> tuple[str, str]:
+        """Return in what a model differs from the one in the store that is most like it, in a few words and in full."""
+        if recipe.builder not in self._known:
+            self._known[recipe.builder] = self.store.recipes(recipe.builder)  # as it was before this run built any
+        compared = [(_changes(entry, recipe), str(entry.get("recipe_hash"))) for entry in self._known[recipe.builder]]
+        changes, _ = min(compared, key=lambda one: (len(one[0]), one[1]), default=({}, ""))
+        if not changes or len(changes) > _NAMED:
+            return "new", "the store has no model like it."
+        full = "; ".join(f"{name}: {before} -> {now}" for name, (before, now) in changes.items())
+        return f"{', '.join(changes)} changed", full
+
+
+def _rerated(rates: Mapping[str, Any]) -> str:
+    return _RERATED + ", ".join(f"{name} {shown(value)}" for name, value in rates.items())
+
+
+def _changes(entry: Mapping[str, Any], recipe: Recipe) -> dict[str, tuple[str, str]]:
+    """Return what differs between the manifest of a stored model and a recipe of the same builder: name -> (before, now)."""
+    found = {}
+    before, now = entry.get("parameters") or {}, recipe.parameters
+    for name in sorted({*before, *now}):
+        pair = (_shown(before, name), _shown(now, name))
+        if pair[0] != pair[1]:
+            found[f"parameter {printable(name)}"] = pair
+    earlier = entry.get("functions") or {}
+    for name in sorted({*earlier, *recipe.functions}):
+        if earlier.get(name) != recipe.functions.get(name) and f"parameter {name}" not in found:
+            found[f"source of {printable(name)}"] = ("other code", "this code")
+    if entry.get("version") != recipe.version:
+        found["version of the builder"] = (str(entry.get("version")), str(recipe.version))
+    return found
+
+
+def _shown(parameters: Mapping[str, Any], name: str) -> str:
+    return shown(parameters[name]) if name in parameters else "default"
