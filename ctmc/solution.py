@@ -118,6 +118,8 @@ class Solution(Summarised):
         Where two or more moments were asked for: in the shape of `value` without the axis of moments.
     intervals : mapping of str to Interval
         Of ``certify="strict"``: proven intervals of rewards and measures, by names as in `flat_measures`.
+    notes : tuple of str
+        Of checkpoints: what could not be written, or that the method has none.
     """
 
     problem: Problem
@@ -133,6 +135,7 @@ class Solution(Summarised):
     variances: np.ndarray | None = None
     variance_bounds: np.ndarray | None = None
     intervals: Mapping[str, Interval] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     _cache: dict[Any, Any] = field(default_factory=dict)
 
     @property
