@@ -132,7 +132,8 @@ class Keeper:
         self._states = ""
         self._reached = False
         self.written = 0
-        self.notes: list[str] = []
+        self.failures = 0
+        self.reason = ""
         self.kept = before is not None
         """Whether a method has shown anything that can be kept."""
 
@@ -209,7 +210,6 @@ class Keeper:
             self._write(Progress(runs, self.seconds, products))
             self.written += 1
         except CTMCError as error:  # hours of work are worth more than a file
-            note = f"A checkpoint was not written: {error}"
-            _log.warning("%s", note)
-            self.notes = [note]
+            self.failures, self.reason = self.failures + 1, str(error)
+            _log.warning("The checkpoint was not written, the solve goes on: %s", error)
         self._last = time.monotonic()

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -153,19 +154,22 @@ class Runs:
             **arguments,
         )
 
-    def end(self, converged: bool) -> tuple[str, ...]:
-        """Remove the checkpoint of a solve that has converged; return what there is to say about it."""
+    def end(self, converged: bool) -> dict[str, Any]:
+        """Remove the checkpoint of a solve that has converged; return what the solution says about it."""
         keeper, checkpoint = self.keeper, self._checkpoint
         if keeper is None or checkpoint is None:
-            return ()
+            return {}
         if converged and (keeper.written or checkpoint.resume):
             from ctmc.storage.checkpoints import remove_checkpoint
 
             remove_checkpoint(checkpoint.path)
-        notes = list(keeper.notes)
+        notes = []
+        if keeper.failures:
+            notes.append(f"{keeper.failures} checkpoints were not written, the last one so: {keeper.reason}")
         if not keeper.kept:
             notes.append("The method has no intermediate state that a checkpoint could hold.")
-        return tuple(notes)
+        left = not converged and (keeper.written > 0 or checkpoint.resume)
+        return {"notes": tuple(notes), "checkpoint": Path(checkpoint.path) if left else None}
 
 
 class Rest:

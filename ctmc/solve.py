@@ -198,7 +198,7 @@ def solve(
         solution = dataclasses.replace(
             solution, intervals=counted.intervals, products=counter.products, seconds=runs.seconds
         )
-    solution = dataclasses.replace(solution, notes=runs.end(solution.converged))
+    solution = dataclasses.replace(solution, **runs.end(solution.converged))
     _log.info("%s: %s, defect %.3g, %.3f s", name, solution.status.name, solution.defect, solution.seconds)
     if check and not solution.converged:
         raise SolveError(failure_message(solution), solution) from failure

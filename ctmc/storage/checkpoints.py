@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,15 +86,15 @@ def _model_hash(model: Generator | QBD) -> str:
 
 def check_place(path: str | os.PathLike[str]) -> None:
     """Raise `StorageError` where a checkpoint could never be written: no folder, or something else that is kept there."""
-    folder = os.path.dirname(os.fspath(path)) or "."
-    if not os.path.isdir(folder):
-        raise StorageError(f"Cannot write {printable(os.fspath(path))}: there is no folder {printable(folder)}.")
+    parent = Path(path).absolute().parent
+    if not (parent.is_dir() or (parent.parent.is_dir() and not os.path.lexists(parent))):
+        raise StorageError(f"Cannot write {printable(os.fspath(path))}: there is no folder {printable(parent)}.")
     if os.path.lexists(path):
         read_container(path, (KIND,), only=())
 
 
 def save_checkpoint(path: str | os.PathLike[str], question: Mapping[str, Any], progress: Progress) -> None:
-    """Write a checkpoint; it takes the place of an older one in one step.
+    """Write a checkpoint; it takes the place of an older one in one step.  Its folder is made if only that is missing.
 
     Raises
     ------
@@ -121,6 +122,8 @@ def save_checkpoint(path: str | os.PathLike[str], question: Mapping[str, Any], p
         "products": int(progress.products),
         "runs": runs,
     }
+    with contextlib.suppress(OSError):  # whatever is wrong, writing says it
+        Path(path).parent.mkdir(exist_ok=True)
     write_container(path, KIND, manifest, arrays, overwrite=True)
 
 
@@ -142,6 +145,8 @@ def load_checkpoint(path: str | os.PathLike[str], question: Mapping[str, Any] | 
     StorageError
         Foreign, newer, truncated or damaged file, or the checkpoint of another question; names what differs.
     """
+    if not os.path.lexists(path):
+        raise StorageError(f"Cannot resume {printable(os.fspath(path))}: there is no such checkpoint.")
     container = read_container(path, (KIND,))
     manifest = container.manifest
     shown = printable(os.fspath(path))
