@@ -153,6 +153,8 @@ class Keeper:
             raise ModelError(
                 "the checkpoint belongs to another target or other states to avoid; allowed is the question that was interrupted."
             )
+        if saved.status is None:
+            self._point = lambda: saved  # until there is something newer
         return saved
 
     def finish(self, outcome: Outcome, arrays: Mapping[str, np.ndarray], numbers: Mapping[str, float]) -> None:

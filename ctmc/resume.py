@@ -18,7 +18,7 @@ from ctmc.evolution import Evolution
 from ctmc.model.generator import ProductCounter
 from ctmc.model.level_dependent import LevelDependentQBD
 from ctmc.model.memory import require_memory
-from ctmc.problem import Stationary
+from ctmc.problem import AccumulatedReward, Stationary, Transient
 from ctmc.solution import HISTORY, Outcome, Status
 from ctmc.solver import Solver
 from ctmc.trace import Monitor, Trace
@@ -55,6 +55,7 @@ class Runs:
         self._time_limit, self._checkpoint = time_limit, checkpoint
         self._begin = time.perf_counter()
         self._before = 0.0
+        self._over_time = isinstance(problem, Transient | AccumulatedReward)
         self.keeper = None if checkpoint is None else self._open(problem, checkpoint)
 
     def _open(self, problem: Any, checkpoint: Checkpoint) -> Keeper | None:
@@ -167,7 +168,11 @@ class Runs:
         if keeper.failures:
             notes.append(f"{keeper.failures} checkpoints were not written, the last one so: {keeper.reason}")
         if not keeper.kept:
-            notes.append("The method has no intermediate state that a checkpoint could hold.")
+            notes.append(
+                "There is no checkpoint: no time but the last one was reached."
+                if self._over_time
+                else "There is no checkpoint: the method has no intermediate state."
+            )
         left = not converged and (keeper.written > 0 or checkpoint.resume)
         return {"notes": tuple(notes), "checkpoint": Path(checkpoint.path) if left else None}
 
