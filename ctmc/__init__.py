@@ -58,6 +58,7 @@ _WHERE = {
     "LevelDistribution": "ctmc.model.level_dependent",
     "Reward": "ctmc.model.reward",
     "Trace": "ctmc.trace",
+    "Checkpoint": "ctmc.checkpoint",
     "builder": "ctmc.model.recipe",
     "limited_memory": "ctmc.model.memory",
     "limited_threads": "ctmc.threads",
@@ -111,6 +112,7 @@ sys.modules[__name__].__class__ = _Package
 
 if TYPE_CHECKING:
     from ctmc.bias import Bias, bias
+    from ctmc.checkpoint import Checkpoint
     from ctmc.errors import (
         CTMCError,
         ModelError,

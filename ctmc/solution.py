@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -118,6 +119,10 @@ class Solution(Summarised):
         Where two or more moments were asked for: in the shape of `value` without the axis of moments.
     intervals : mapping of str to Interval
         Of ``certify="strict"``: proven intervals of rewards and measures, by names as in `flat_measures`.
+    notes : tuple of str
+        Of checkpoints: what could not be written, or that the method has none.
+    checkpoint : Path or None
+        Where a solve that has not converged can go on.
     """
 
     problem: Problem
@@ -133,6 +138,8 @@ class Solution(Summarised):
     variances: np.ndarray | None = None
     variance_bounds: np.ndarray | None = None
     intervals: Mapping[str, Interval] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    checkpoint: Path | None = None
     _cache: dict[Any, Any] = field(default_factory=dict)
 
     @property

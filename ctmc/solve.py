@@ -5,18 +5,17 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-import time
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ctmc import certificate, registry, strict
 from ctmc.certificate import Certificate
+from ctmc.checkpoint import Checkpoint
 from ctmc.discounted import answer_discounted
-from ctmc.equation import Equation
 from ctmc.errors import CTMCError, ModelError, ReducibleError, SolveError, UnstableError, printable, unknown_name
-from ctmc.evolution import Evolution
 from ctmc.model.generator import Generator, ProductCounter
 from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
 from ctmc.model.memory import holding
@@ -25,10 +24,10 @@ from ctmc.over_time import answer_over_time
 from ctmc.passage import PassageAnswer, answer_passage
 from ctmc.passage_solution import PassageSolution
 from ctmc.problem import AccumulatedReward, DiscountedReward, FirstPassage, Problem, Stationary, Transient
+from ctmc.resume import Runs
 from ctmc.solution import HISTORY, Answer, Outcome, Solution, Status, joined_histories, value_arrays
 from ctmc.solver import Solver
-from ctmc.trace import Monitor, Trace, check_time_limit, checked_start
-from ctmc.witness import Witness
+from ctmc.trace import Monitor, check_time_limit, checked_start
 
 _log = logging.getLogger("ctmc.solve")
 
@@ -95,6 +94,9 @@ def solve(
     check: bool = True,
     certify: str = "defect",
     rewards: Sequence[str] | None = None,
+    checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+    checkpoint_minutes: float | None = None,
+    resume: bool | None = None,
 ) -> Solution:
     """Answer a problem, and verify the answer.
 
@@ -118,6 +120,15 @@ def solve(
     rewards : sequence of str, optional
         Of 'strict': the rewards and measures to prove, such as "jobs" and "queue_length[1]"; default what the model's
         measures need, vectors up to 20 numbers in all.
+    checkpoint : path-like or Checkpoint, optional
+        A file for what is reached, from which the solve can go on: see `Checkpoint`.  Stationary problems, discounted rewards
+        and passage times go on from the iterate; questions about time from the last of their times that was reached, so a
+        single time begins again.  Direct methods have no intermediate state (`Solution.notes` says so), and the proofs of
+        'strict' are made anew.
+    checkpoint_minutes : float, optional
+        Between two checkpoints, 10 by default.
+    resume : bool, optional
+        Go on from the checkpoint; iterations, seconds and products are counted on.
 
     Returns
     -------
@@ -131,6 +142,8 @@ def solve(
         The solver does not take this problem.
     ReducibleError
         Several recurrent classes and no initial distribution.
+    StorageError
+        The checkpoint is damaged, belongs to another question, solver or version, or cannot stand where it shall.
     UnstableError
         The QBD has no stationary distribution.
 
@@ -151,48 +164,26 @@ def solve(
     counter = ProductCounter()
     view = _counting(problem, counter)
     first = _first_iterate(problem, start)
-    begin = time.perf_counter()
     check_time_limit(time_limit)
-
-    def trace_for(
-        start: np.ndarray | None,
-        support: np.ndarray | None = None,
-        reached: Any = None,
-        tolerance: float = problem.tolerance,
-    ) -> Trace:
-        left = None if time_limit is None else max(time_limit - (time.perf_counter() - begin), 1e-3)
-        return Trace(
-            tolerance,
-            start=start,
-            time_limit=left,
-            monitor=monitor,
-            counter=counter,
-            support=support,
-            reached=reached,
-        )
-
-    def run_over_time(evolution: Evolution, witness: Witness) -> Outcome:
-        return _checked(chosen.run(evolution, trace_for(None, reached=witness.reached)))
-
-    def run_equation(equation: Equation) -> Outcome:
-        return _checked(chosen.run(equation, trace_for(None, tolerance=equation.tolerance)))
+    kept = _checkpoint(checkpoint, checkpoint_minutes, resume, start)
+    runs = Runs(problem, chosen, counter, monitor, time_limit, kept)
 
     failure: Exception | None = None
     answer: Answer | None = None
     try:
         with holding(problem.model.nbytes if isinstance(problem.model, Generator) else 0):
             if isinstance(view, Transient | AccumulatedReward):
-                outcome, proof, answer = answer_over_time(view, run_over_time)
+                outcome, proof, answer = answer_over_time(view, runs.over_time)
             elif isinstance(view, FirstPassage):
-                outcome, proof, answer = answer_passage(view, run_equation)
+                outcome, proof, answer = answer_passage(view, runs.equation)
             elif isinstance(view, DiscountedReward):
-                outcome, proof, answer = answer_discounted(view, run_equation)
+                outcome, proof, answer = answer_discounted(view, runs.equation)
             elif isinstance(view, Stationary) and isinstance(view.model, Generator):
-                outcome = _by_classes(view, chosen, trace_for, first)
+                outcome = _by_classes(view, chosen, runs, first)
             else:
                 if isinstance(view.model, QBD):
                     _check_stable(view.model)
-                outcome = _checked(chosen.run(view, trace_for(None)))
+                outcome = runs.stationary(view)
             if answer is None:
                 proof = certificate.certify(view, outcome)
                 answer = Answer(outcome.value, proof.error_bound)
@@ -203,17 +194,37 @@ def solve(
         outcome = Outcome(None, Status.BREAKDOWN)
         answer = PassageAnswer(_nothing(problem)) if isinstance(problem, FirstPassage) else Answer(_nothing(problem))
         proof = Certificate(math.nan, Status.BREAKDOWN, f"{type(error).__name__}: {printable(error)}.")
-    solution = _conclude(problem, chosen, outcome, proof, answer, counter.products, time.perf_counter() - begin)
+    solution = _conclude(problem, chosen, outcome, proof, answer, counter.products, runs.seconds)
     if strictly and solution.converged:
         counted = strict.with_intervals(dataclasses.replace(solution, problem=view), rewards)
-        seconds = time.perf_counter() - begin
         solution = dataclasses.replace(
-            solution, intervals=counted.intervals, products=counter.products, seconds=seconds
+            solution, intervals=counted.intervals, products=counter.products, seconds=runs.seconds
         )
+    solution = dataclasses.replace(solution, **runs.end(solution.converged))
     _log.info("%s: %s, defect %.3g, %.3f s", name, solution.status.name, solution.defect, solution.seconds)
     if check and not solution.converged:
         raise SolveError(failure_message(solution), solution) from failure
     return solution
+
+
+def _checkpoint(given: Any, minutes: float | None, resume: bool | None, start: Any) -> Checkpoint | None:
+    """Return the arguments that have to do with checkpoints as one."""
+    if given is None:
+        for name, value in (("checkpoint_minutes", minutes), ("resume", resume)):
+            if value not in (None, False):
+                raise ModelError(
+                    f"{name} is {value!r}, but no checkpoint is given; allowed is the path of a file with it."
+                )
+        return None
+    settings: dict[str, Any] = {"minutes": minutes, "resume": resume}
+    settings = {name: value for name, value in settings.items() if value is not None}
+    if isinstance(given, Checkpoint):
+        kept = dataclasses.replace(given, **settings)
+    else:
+        kept = Checkpoint(given, **settings)
+    if kept.resume and start is not None:
+        raise ModelError("start is given, but the solve goes on from a checkpoint; allowed is one of both.")
+    return kept
 
 
 def _is_strict(problem: Problem, certify: str, rewards: Sequence[str] | None) -> bool:
@@ -298,18 +309,6 @@ def _first_iterate(problem: Problem, start: Any) -> np.ndarray | None:
     return checked_start(start, problem.model.size)
 
 
-def _checked(outcome: Any) -> Outcome:
-    """Return what a solver returned, if it is an outcome at all; its value is the certificate's business."""
-    if not isinstance(outcome, Outcome):
-        raise TypeError(f"the solver returned a {type(outcome).__name__}, not an Outcome")
-    if not isinstance(outcome.status, Status):
-        raise TypeError(f"the solver's status is {outcome.status!r}, not a Status")
-    history = outcome.history
-    if history is not None and not (isinstance(history, np.ndarray) and history.dtype == HISTORY and history.ndim == 1):
-        raise TypeError(f"the solver's history is a {type(history).__name__}, not that of its trace")
-    return outcome
-
-
 def _nothing(problem: Problem) -> Any:
     """Return an answer without a number, where the solver gave none."""
     model = problem.model
@@ -335,15 +334,13 @@ def _check_stable(queue: QBD) -> None:
         raise UnstableError(f"the mean drift of the level is {word} per unit of time; allowed is a negative one.")
 
 
-def _by_classes(
-    problem: Stationary, solver: Solver, trace_for: Callable[..., Trace], start: np.ndarray | None
-) -> Outcome:
+def _by_classes(problem: Stationary, solver: Solver, runs: Runs, start: np.ndarray | None) -> Outcome:
     """Solve each recurrent class by itself and mix them; transient states have probability zero."""
     chain = problem.model
     assert isinstance(chain, Generator)
     found = chain.classes
     if found.irreducible and chain.size > 1:
-        return _checked(solver.run(problem, trace_for(start)))
+        return runs.stationary(problem, start)
     if len(found.recurrent) > 1 and problem.initial is None:
         names = ", ".join(f"{chain._name(int(found.members(number)[0]))}" for number in found.recurrent[:3])
         raise ReducibleError(
@@ -354,7 +351,7 @@ def _by_classes(
         inside = found.class_of == found.recurrent[0]
         if 2 * np.count_nonzero(inside) >= chain.size:  # worth more than a copy of the class
             first = None if start is None or not start[inside].any() else np.where(inside, start, 0)
-            return _checked(solver.run(problem, trace_for(first, inside)))
+            return runs.stationary(problem, first, inside)
     weights = np.ones(1) if len(found.recurrent) == 1 else problem.class_weights[0]
     value = np.zeros(chain.size)
     histories: list[np.ndarray] = []
@@ -369,8 +366,8 @@ def _by_classes(
         part = chain.restricted(members)
         if chain._counter is not None:
             part = part.counted(chain._counter)
-        trace = trace_for(None if start is None or not start[members].any() else start[members])
-        outcome = _checked(solver.run(dataclasses.replace(problem, model=part, initial=None), trace))
+        first = None if start is None or not start[members].any() else start[members]
+        outcome = runs.stationary(dataclasses.replace(problem, model=part, initial=None), first)
         wrong = certificate.wrong_vector(outcome.value, (len(members),))
         if wrong is not None and wrong.status is Status.BREAKDOWN:
             raise ValueError(wrong.reason.rstrip("."))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from ctmc.checkpoint import Keeper, Run
 from ctmc.errors import ModelError, printable
 from ctmc.model.generator import ProductCounter
 from ctmc.solution import HISTORY, Status
@@ -82,6 +83,10 @@ class Trace:
         The states that may have probability; a default first iterate is 0 elsewhere.
     reached : callable, optional
         Of questions about time: ``reached(k, y, integral, error)`` takes the answer for the k-th time, see `Witness.reached`.
+    keeper : Keeper, optional
+        Writes checkpoints of what `finished` shows.
+    interrupted : Run, optional
+        What an earlier solve has left; a solver takes it through `start` or `resumed`.
     """
 
     def __init__(
@@ -94,6 +99,8 @@ class Trace:
         counter: ProductCounter | None = None,
         support: np.ndarray | None = None,
         reached: Callable[..., None] | None = None,
+        keeper: Keeper | None = None,
+        interrupted: Run | None = None,
     ) -> None:
         check_time_limit(time_limit)
         self.tolerance = tolerance
@@ -109,9 +116,15 @@ class Trace:
         self._iteration = -1
         self._best = math.inf
         self._best_iteration = 0
+        self._keeper = keeper
+        self._interrupted = interrupted
+        self._goes_on = False
+        self._seconds_before = 0.0
 
     def start(self, default: np.ndarray) -> np.ndarray:
-        """Return the first iterate: the user's (a copy), or the default."""
+        """Return the first iterate: that of an interrupted solve, the user's (a copy), or the default."""
+        if self._interrupted is not None and self._left_behind(default) is not None:
+            return self.resumed(default)
         if self._support is not None:
             default = np.where(self._support, default, 0)
             default /= default.sum()
@@ -119,6 +132,46 @@ class Trace:
             return default
         first = checked_start(self._start, len(default))
         return np.asarray(first / first.sum() * default.sum())
+
+    def resumed(self, first: np.ndarray) -> np.ndarray:
+        """Return the iterate that an interrupted solve has left (a copy), or `first` where there is none of its shape.
+
+        For methods whose unknowns are not the probabilities of all states; their history goes on.
+        """
+        left = self._left_behind(first)
+        if left is None:
+            return first
+        self.go_on()
+        return left.copy()
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """What an interrupted solve gave to `finished` as its state, arrays read-only; empty without one."""
+        if self._interrupted is None:
+            return {}
+        found: dict[str, Any] = {}
+        for part in (self._interrupted.arrays, self._interrupted.numbers):
+            found |= {name.removeprefix("state/"): value for name, value in part.items() if name.startswith("state/")}
+        return found
+
+    def _left_behind(self, like: np.ndarray) -> np.ndarray | None:
+        left = None if self._interrupted is None else self._interrupted.arrays.get("iterate")
+        return left if left is not None and left.shape == like.shape else None
+
+    def go_on(self) -> None:
+        """Continue the history of an interrupted solve; the next record replaces its last one, which is of the same iterate."""
+        if self._interrupted is None or self._goes_on or not len(self._interrupted.history):
+            return
+        history = self._interrupted.history
+        self._goes_on, self._iteration = True, int(history["iteration"][-1])
+        self._seconds_before = float(history["seconds"][-1])
+        self._records = [(int(i), float(s), int(p), float(d)) for i, s, p, d in history[:-1]]
+        for iteration, _, _, defect in self._records:
+            self._note(iteration, defect)
+
+    def _note(self, iteration: int, defect: float) -> None:
+        if defect < _PROGRESS * self._best:
+            self._best, self._best_iteration = defect, iteration
 
     @property
     def whole(self) -> bool:
@@ -148,6 +201,7 @@ class Trace:
         limit: int,
         iterations: int = 1,
         stagnates: bool = True,
+        state: Mapping[str, Any] | None = None,
     ) -> bool:
         """Record the defect of the current iterate, and return whether to stop.
 
@@ -156,19 +210,31 @@ class Trace:
         defect : float
             In the measure of the problem's certificate; the first call is for the start (iteration 0).
         iterate : ndarray, optional
-            The current iterate.
+            The current iterate; what a checkpoint holds, and `start` or `resumed` give back.
         limit : int
             Iteration limit of the solver.
         iterations : int
             How many iterations were made since the last call.
         stagnates : bool
             False for a method whose defect stays put for a long while before it falls.
+        state : mapping of str to ndarray or number, optional
+            What a checkpoint holds beside the iterate, and `Trace.state` gives back; float64 or integers.
         """
-        self._iteration = 0 if self._iteration < 0 else self._iteration + iterations
+        if self._goes_on:
+            self._goes_on = False
+            self._interrupted = None
+        else:
+            self._iteration = 0 if self._iteration < 0 else self._iteration + iterations
         iteration, defect = self._iteration, float(defect)
-        self._records.append((iteration, self.elapsed, self._counter.products, defect))
-        if defect < _PROGRESS * self._best:
-            self._best, self._best_iteration = defect, iteration
+        self._records.append((iteration, self._seconds_before + self.elapsed, self._counter.products, defect))
+        self._note(iteration, defect)
+        stopped = self._ended(defect, iteration, limit, stagnates)
+        if self._keeper is not None:
+            ended = stopped and self.status in (Status.STOPPED, Status.TIME_LIMIT)
+            self._keeper.look(iterate, state or {}, lambda: self.history, self._counter.products, ended)
+        return stopped
+
+    def _ended(self, defect: float, iteration: int, limit: int, stagnates: bool) -> bool:
         stop = self.monitor is not None and bool(self.monitor(iteration, defect))
         if not math.isfinite(defect):
             self.status = Status.NOT_FINITE

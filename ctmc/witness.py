@@ -18,6 +18,8 @@ from ctmc.certificate import (
     wrong_distribution,
     wrong_vector,
 )
+from ctmc.checkpoint import Run
+from ctmc.errors import StorageError
 from ctmc.evolution import Evolution, rounding_floor
 from ctmc.solution import Status
 
@@ -102,6 +104,39 @@ class Witness:
             return Certificate(self.defect, Status.INACCURATE, reason)
         self._before = integral.copy()
         return None
+
+    @property
+    def fine(self) -> bool:
+        """Whether nothing was wrong so far."""
+        return self._wrong is None
+
+    def seen(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+        """Return what a checkpoint needs of the times so far, as arrays and numbers."""
+        arrays = {"errors": np.array(self.errors)}
+        if self.values:
+            arrays["values"] = np.array(self.values)
+        return arrays, {"defect": self.defect}
+
+    def restore(self, run: Run) -> None:
+        """Take over what another witness has seen of the same evolution.
+
+        Raises
+        ------
+        StorageError
+            If it does not fit the times and numbers that are asked for.
+        """
+        errors, values = run.arrays.get("errors"), run.arrays.get("values", np.empty(0))
+        if errors is None or errors.shape != values.shape[:1] or len(errors) > len(self.evolution.times):
+            raise StorageError("the checkpoint does not have an answer and a bound for each time; allowed are both.")
+        for name in ("y", "integral"):
+            if run.status is None and run.arrays.get(name, errors).shape != self.evolution.start.shape:
+                raise StorageError(
+                    f"the {name} of the checkpoint does not fit the model; allowed is one for each state."
+                )
+        self.values, self.errors = list(values), errors.tolist()
+        self.defect = float(run.numbers.get("defect", math.nan))
+        if "integral" in run.arrays and not self.evolution.backward and len(self.evolution.times) > 1:
+            self._before = run.arrays["integral"][0]
 
     def certificate(self) -> Certificate:
         """Return the verdict on what was seen."""

@@ -171,7 +171,7 @@ def test_completion_gives_dynamic_names(monkeypatch, capsys):
     assert complete("ctmc build birth_death --de") == ["--deaths", "--debug"]
     assert complete("ctmc run qui") == ["quickstart"]
     assert complete("ctmc solve --problem tr") == ["transient"]
-    assert complete("ctmc solve --solver gmres --res") == ["--restart"]
+    assert complete("ctmc solve --solver gmres --rest") == ["--restart"]
     assert complete("ctmc list sparse") == ["sparse_lu"]
 
 
@@ -637,7 +637,8 @@ def test_progress_on_a_terminal_and_the_cursor_after_ctrl_c(run, tmp_path):
     assert b"STOPPED" in seen
     assert b"defect" in seen
     assert seen.rfind(b"\x1b[?25l") <= seen.rfind(b"\x1b[?25h")  # a hidden cursor is shown again
-    assert seen.rstrip().endswith(b"-unfinished.h5")
+    assert b".checkpoint.h5" in seen
+    assert seen.rstrip().endswith(b"--resume")
     assert b"Traceback" not in seen
 
 

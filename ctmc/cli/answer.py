@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote
 from typing import Any
 
 from ctmc.cli.models import is_own, load_model
@@ -42,6 +42,9 @@ def answer(question: Question, output: Output) -> int:
     if question.problem == "stationary":
         check_rewards(model, question.rewards)
     check_certificate(question.certify, problem, question.rewards)
+    kept = _checkpoint(question, problem, shown)
+    if kept is not None and not kept.resume and Path(kept.path).is_file():
+        output.news(f"Note: {kept.path} is the checkpoint of an earlier solve; --resume goes on from there.")
     start = None if question.start is None else start_vector(question.start, model, output)
     if not (output.json or output.csv):
         default = f" (the default for this {question.problem} problem)" if question.solver is None else ""
@@ -54,7 +57,7 @@ def answer(question: Question, output: Output) -> int:
 
     def announce() -> None:
         progress.clear()
-        output.news("Stopping at the next step, the partial answer will be stored; Ctrl-C again leaves at once.")
+        output.news("Stopping at the next step, what was reached will be stored; Ctrl-C again leaves at once.")
 
     with output.interrupts.gentle(announce):
         try:
@@ -63,10 +66,11 @@ def answer(question: Question, output: Output) -> int:
                 solver,
                 start=start,
                 time_limit=question.time_limit,
-                monitor=monitor_for(progress, output.interrupts.stopped),
+                monitor=monitor_for(progress, output.interrupts.stopped, output.interrupts.wants_checkpoint),
                 check=False,
                 certify=question.certify,
                 rewards=(question.rewards or None) if question.certify == "strict" else None,
+                checkpoint=kept,
             )
         finally:
             progress.close()
@@ -111,6 +115,7 @@ def _conclude(question: Question, solution: Any, output: Output) -> int:
             **facts,
             **({"measures": measures} if found is None else plain_numbers(found)),
             "saved": saved,
+            **({"checkpoint": str(solution.checkpoint)} if solution.checkpoint is not None else {}),
             **({"plot": picture} if question.plot is not None else {}),
         }
         if question.certify == "strict":
@@ -135,14 +140,42 @@ def _conclude(question: Question, solution: Any, output: Output) -> int:
             output.write(f"Infinite: {solution.reason}")
     if picture is not None:
         output.news(f"Plot: {picture}")
-    for note in width_notes(solution.intervals):
+    for note in (*width_notes(solution.intervals), *_notes(question, solution)):
         output.news(f"Note: {note}")
     for kind, message in errors:
         output.problem(kind, message, code)
-    if saved is not None and not solution.converged and question.problem == "stationary":
+    if solution.checkpoint is not None:
+        output.news(f"What was reached stands in {solution.checkpoint}")
+        resumed = [*output.arguments, *([] if question.resume else ["--resume"])]
+        output.news(f"Go on with: ctmc {join(resumed)}")
+    elif saved is not None and not solution.converged and question.problem == "stationary":
         given = question.solver or facts["solver"]
         output.news(f"Go on with: ctmc solve {quote(question.file)} --solver {quote(given)} --start {quote(saved)}")
     return code
+
+
+def _checkpoint(question: Question, problem: Any, solver: str) -> Any:
+    """Return where the solve is kept: as asked, or beside the model, where nothing is written before ten minutes are over."""
+    from ctmc import registry
+    from ctmc.checkpoint import Checkpoint
+    from ctmc.model.level_dependent import LevelDependentQBD
+    from ctmc.storage.solutions import checkpoint_path
+
+    settings: dict[str, Any] = {"resume": question.resume}
+    if question.checkpoint_minutes is not None:
+        settings["minutes"] = question.checkpoint_minutes
+    if question.checkpoint is not None:
+        return Checkpoint(question.checkpoint, **settings)
+    if question.no_checkpoint or isinstance(problem.model, LevelDependentQBD):
+        return None
+    name = f"{registry.problem_name(type(problem))}-{solver}"
+    return Checkpoint(checkpoint_path(question.file, name), **settings)
+
+
+def _notes(question: Question, solution: Any) -> tuple[str, ...]:
+    """Return what there is to say about checkpoints; that a method has none only where one was asked for."""
+    asked = question.checkpoint is not None or question.checkpoint_minutes is not None or question.resume
+    return tuple(solution.notes) if asked or solution.checkpoint is not None else ()
 
 
 def _show(solution: Any, facts: dict[str, Any], measures: dict[str, Any], saved: str | None, output: Output) -> None:

@@ -151,6 +151,7 @@ def run(arguments: Sequence[str]) -> int:
     _escape_what_cannot_be_encoded()
     interrupts = Interrupts()
     output.interrupts = interrupts
+    output.arguments = list(arguments)
     try:
         with interrupts, _logging(output):
             code = _run(list(arguments), output)

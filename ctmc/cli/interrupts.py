@@ -17,6 +17,8 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+SNAPSHOT = getattr(signal, "SIGUSR1", None)
+"""Asks for a checkpoint; the solve goes on."""
 _SHOW_CURSOR = b"\x1b[?25h"
 
 
@@ -40,6 +42,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.received: int | None = None
         self._gentle = False
+        self._snapshot = False
         self._announce: Callable[[], None] = lambda: None
         self._before: dict[int, Any] = {}
 
@@ -58,6 +61,14 @@ class Interrupts:
     def stopped(self) -> bool:
         """Return whether a signal has come."""
         return self.received is not None
+
+    def wants_checkpoint(self) -> bool:
+        """Return whether a checkpoint was asked for since the last call."""
+        wanted, self._snapshot = self._snapshot, False
+        return wanted
+
+    def _ask(self, number: int, _: FrameType | None) -> None:
+        self._snapshot = True
 
     @property
     def exit_code(self) -> int:
@@ -86,10 +97,13 @@ class Interrupts:
         watcher.start()
         before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         self._gentle, self._announce = True, announce
+        asked_before = None if SNAPSHOT is None else signal.signal(SNAPSHOT, self._ask)
         try:
             yield
         finally:
             self._gentle = False
+            if SNAPSHOT is not None:
+                signal.signal(SNAPSHOT, asked_before)
             signal.set_wakeup_fd(before)
             writer.close()
             watcher.join()

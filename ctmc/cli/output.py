@@ -8,7 +8,7 @@ import math
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ctmc.errors import printable
@@ -32,6 +32,8 @@ class Output:
         Whether to stop.
     progress : Progress or None
         What is on the terminal's last line now.
+    arguments : list of str
+        What the command line was given.
     """
 
     json: bool = False
@@ -41,6 +43,7 @@ class Output:
     verbose: int = 0
     interrupts: Interrupts = None  # type: ignore[assignment]  # set by `run`
     progress: Progress | None = None
+    arguments: list[str] = field(default_factory=list)
     _documents: int = 0
 
     def line(self, text: str) -> None:

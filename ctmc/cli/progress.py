@@ -151,8 +151,11 @@ class ProgressMonitor:
     until its last terms.
     """
 
-    def __init__(self, progress: Progress, stopped: Callable[[], bool]) -> None:
+    def __init__(
+        self, progress: Progress, stopped: Callable[[], bool], wants_checkpoint: Callable[[], bool] | None = None
+    ) -> None:
         self._progress, self._stopped = progress, stopped
+        self.wants_checkpoint = wants_checkpoint
         self._expected: int | None = None
 
     def expect(self, iterations: int) -> None:
@@ -168,6 +171,8 @@ class ProgressMonitor:
         return self._stopped()
 
 
-def monitor_for(progress: Progress, stopped: Callable[[], bool]) -> ProgressMonitor:
+def monitor_for(
+    progress: Progress, stopped: Callable[[], bool], wants_checkpoint: Callable[[], bool] | None = None
+) -> ProgressMonitor:
     """Return a monitor for `ctmc.solve`."""
-    return ProgressMonitor(progress, stopped)
+    return ProgressMonitor(progress, stopped, wants_checkpoint)

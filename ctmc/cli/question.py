@@ -38,6 +38,10 @@ class Question:
     cdf_times: str | None = None
     quantiles: str | None = None
     plot: str | None = None
+    checkpoint: str | None = None
+    checkpoint_minutes: float | None = None
+    resume: bool = False
+    no_checkpoint: bool = False
 
 
 _TAKES = {
@@ -101,6 +105,15 @@ def check_question(question: Question) -> None:
         for name in ("quantiles", "plot"):
             if given[name] is not None:
                 raise ModelError(f"{_flag(name)} needs --initial, such as --initial 0,0,0: each state has its own.")
+    for name, value in (
+        ("--checkpoint", question.checkpoint),
+        ("--checkpoint-minutes", question.checkpoint_minutes),
+        ("--resume", question.resume or None),
+    ):
+        if question.no_checkpoint and value is not None:
+            raise ModelError(f"{name} is given with --no-checkpoint; allowed is one of both.")
+    if question.resume and question.start is not None:
+        raise ModelError("--start is given with --resume, which goes on from a checkpoint; allowed is one of both.")
     if question.discount is not None and not 0 < question.discount < math.inf:
         raise ModelError(f"--discount is {question.discount:g}; allowed is a positive number, per unit of time.")
     if question.moments is not None and not 1 <= question.moments <= 8:

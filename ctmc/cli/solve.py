@@ -47,6 +47,10 @@ def _solve(
     plot: str | None,
     certify: str,
     save: bool | None,
+    checkpoint: str | None,
+    checkpoint_minutes: float | None,
+    resume: bool,
+    no_checkpoint: bool,
     threads: int | None,
     memory_limit: str | None,
     allow_code: bool,
@@ -58,6 +62,7 @@ def _solve(
     question = Question(
         file, solver, given_values(values), tolerance, problem, initial, times, start, time_limit, probability, reward,
         save, certify, moments, discount, target, avoid, cdf_times, quantile, plot,
+        checkpoint, checkpoint_minutes, resume, no_checkpoint,
     )  # fmt: skip
     with limits(threads, memory_limit, allow_code):
         return answer(question, output)
@@ -169,6 +174,11 @@ command = SolveCommand(
                      help="'strict' also proves intervals: for each --reward if given, else for what the measures need."),
         click.Option(["--save/--no-save"], default=None,
                      help="Store the solution beside the model; default: only beside a file of ctmc's own format."),
+        click.Option(["--checkpoint"], type=file_type(), metavar="FILE",
+                     help="Where a long solve keeps what it has reached; default: beside the model.  Removed once converged."),
+        click.Option(["--checkpoint-minutes"], type=float, metavar="MINUTES", help="Between two checkpoints; default 10."),
+        click.Option(["--resume"], is_flag=True, help="Go on from the checkpoint; everything else must be as it was."),
+        click.Option(["--no-checkpoint"], is_flag=True, help="Keep no checkpoint."),
         threads_option(),
         memory_option(),
         code_option(),
@@ -176,12 +186,13 @@ command = SolveCommand(
     help="Solve a stored model, of any format that 'ctmc list formats' shows, and certify the answer.\n\n"
     "The options of a solver are flags as well once --solver names it: 'ctmc solve model.h5 --solver gmres --restart 50'; "
     "'ctmc solve --solver gmres --help' lists them.  Nothing is retried: if the answer is not certified the exit code is 1 "
-    "and the message names the method to try next.  Ctrl-C stops at the next step and stores what was reached; --start "
-    "goes on from there.\n\n"
+    "and the message names the method to try next.  Ctrl-C, SIGTERM and SIGHUP stop at the next step and leave a checkpoint, SIGUSR1 "
+    "writes one and goes on; --resume goes on from there.\n\n"
     "Measures are shown for certified answers only, with bounds on their errors (+-) where these are proven.\n\n\b\n"
     "Examples\n"
     "  ctmc solve model.h5\n"
     "  ctmc solve model.umb\n"
+    "  ctmc solve model.h5 --checkpoint-minutes 5 --resume\n"
     "  ctmc solve model.h5 --probability 'jobs >= 10'\n"
     "  ctmc solve model.h5 --problem transient --initial 0,0,0 --times 0:50:1 --reward queue_length --plot course.png\n"
     "  ctmc solve model.h5 --problem accumulated-reward --initial 0,0,0 --times 2 --reward imbalance --moments 2\n"

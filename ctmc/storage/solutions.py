@@ -31,6 +31,8 @@ from ctmc.storage.fields import field, fields
 from ctmc.storage.models import about, about_file, read_info
 from ctmc.storage.question import can_be_found, question_of
 
+CHECKPOINT_SUFFIX = ".checkpoint.h5"
+
 
 @dataclass(frozen=True, eq=False)
 class StoredSolution:
@@ -117,9 +119,15 @@ def solution_folder(model_path: str | os.PathLike[str]) -> Path:
 
 
 def solution_paths(model_path: str | os.PathLike[str]) -> list[Path]:
-    """Return the files of a model's solutions, sorted by name."""
+    """Return the files of a model's solutions, sorted by name; checkpoints of solves under way are none."""
     folder = solution_folder(model_path)
-    return sorted(folder.glob("[!.]*.h5")) if folder.is_dir() else []
+    found = sorted(folder.glob("[!.]*.h5")) if folder.is_dir() else []
+    return [path for path in found if not path.name.endswith(CHECKPOINT_SUFFIX)]
+
+
+def checkpoint_path(model_path: str | os.PathLike[str], name: str) -> Path:
+    """Return where the command line keeps the checkpoint of a solve, such as ``model.solutions/NAME.checkpoint.h5``."""
+    return solution_folder(model_path) / f"{name}{CHECKPOINT_SUFFIX}"
 
 
 def can_be_saved(solution: Solution) -> bool:

@@ -83,8 +83,8 @@ class AbsorptionKrylov:
             chain.count_products()
             return u - (jumps @ u if halves is None else out @ (back @ u))
 
-        x = right / exits
-        least = x.copy()
+        least = right / exits
+        x = trace.resumed(least.copy())
         steps = 0
         whole = np.zeros(chain.size)
         while True:
@@ -93,7 +93,7 @@ class AbsorptionKrylov:
             defect = problem.defect(residual)
             if defect > problem.tolerance and defect <= problem.floor(whole):
                 defect = problem.tolerance  # what is left is rounding
-            if trace.finished(defect, limit=self.max_iterations, iterations=steps):
+            if trace.finished(defect, iterate=x, limit=self.max_iterations, iterations=steps):
                 return Outcome(whole, trace.status, trace.history)
             scaled = residual[inside] / scale
             change = np.empty(count)

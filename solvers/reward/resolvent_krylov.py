@@ -69,15 +69,18 @@ class ResolventKrylov:
         half = resolvent(equation)
         size = float(np.abs(equation.right).max()) or 1.0
         x = np.full(n, (equation.right.min() / 2 + equation.right.max() / 2) / equation.shift)
+        first = half.restrict(x)
+        y = trace.resumed(first)
+        x = x if y is first else half.expand(y)
         steps, stopped, room = 0, False, np.empty(n)
         while True:
             residual = equation.residual(x, out=room)
             low, high = float(residual.min()), float(residual.max())
             x += (low / 2 + high / 2) / equation.shift
             defect = (high / 2 - low / 2) / size
-            if stopped or trace.finished(defect, iterate=x, limit=self.max_iterations, iterations=steps):
-                return Outcome(x, trace.status, trace.history)
             y = half.restrict(x)
+            if stopped or trace.finished(defect, iterate=y, limit=self.max_iterations, iterations=steps):
+                return Outcome(x, trace.status, trace.history)
             steps, stopped = self._correct(half, trace, y, size)
             x = half.expand(y)
 

@@ -58,7 +58,8 @@ class ValueIteration:
         size = float(np.abs(problem.right).max()) or 1.0
         # above the largest exit rate, or a periodic chain would not forget
         step = 1 / (shift + 1.05 * chain.uniformization_rate)
-        x, residual = np.full(n, (problem.right.min() / 2 + problem.right.max() / 2) / shift), np.empty(n)
+        x = trace.resumed(np.full(n, (problem.right.min() / 2 + problem.right.max() / 2) / shift))
+        residual = np.empty(n)
         while True:
             problem.residual(x, out=residual)
             low, high = float(residual.min()), float(residual.max())

@@ -117,10 +117,10 @@ class Aggregation:
         chain = problem.model
         require_memory("aggregation", self.memory(chain.size, chain.entries), states=chain.size)
         fixed_point = self._map(chain)
-        x = fixed_point.restrict(trace.start(first_guess(chain)))
+        x = trace.resumed(fixed_point.restrict(trace.start(first_guess(chain))))
         image = np.empty_like(x)
         if isinstance(fixed_point, StepMap):
-            while not trace.finished(fixed_point.image(x, image), limit=self.max_iterations):
+            while not trace.finished(fixed_point.image(x, image), iterate=x, limit=self.max_iterations):
                 x, image = image, x
         else:
             flow = chain.forward(x)

@@ -96,7 +96,7 @@ class Anderson:
         fixed_point = self._map(chain)
         needed = self.memory(fixed_point.size, chain.entries)
         require_memory(f"anderson with a depth of {self.depth}", needed, states=chain.size)
-        x = fixed_point.restrict(trace.start(first_guess(chain)))
+        x = trace.resumed(fixed_point.restrict(trace.start(first_guess(chain))))
         bound = bound_for(fixed_point.size)
         mixer = relative_mixer(fixed_point.size, self.depth, problem.tolerance, bound)
         mixer.low, mixer.high = 0.1, np.inf
@@ -111,14 +111,16 @@ class Anderson:
     def _step(self, fixed_point: StepMap, x: np.ndarray, mixer: Mixer, trace: Trace) -> None:
         """Iterate until the trace ends it; each image tells the defect of the iterate before."""
         image = np.empty_like(x)
-        while not trace.finished(fixed_point.image(x, image), limit=self.max_iterations):
+        while not trace.finished(fixed_point.image(x, image), iterate=x, limit=self.max_iterations):
             mixer.step(x, image)
 
     def _sweep(self, fixed_point: SweepMap, x: np.ndarray, mixer: Mixer, trace: Trace) -> None:
         """Iterate until the trace ends it; the defect of the last image costs a product of its own."""
         chain, image, done = fixed_point.chain, x.copy(), 0
         flow = chain.forward(image)
-        while not trace.finished(imbalance(flow, image, chain), limit=self.max_iterations, iterations=done):
+        while not trace.finished(
+            imbalance(flow, image, chain), iterate=image, limit=self.max_iterations, iterations=done
+        ):
             done = min(_STEPS_PER_LOOK, self.max_iterations - trace.iteration)
             for _ in range(done):
                 fixed_point.image(x, image)

@@ -86,7 +86,7 @@ class Arnoldi:
             f"arnoldi with {self.basis} basis vectors", self.memory(half.size, chain.entries), states=chain.size
         )
         p = half.restrict(trace.start(first_guess(chain)))
-        p = p if p.any() else np.ones(half.size)
+        p = trace.resumed(p if p.any() else np.ones(half.size))
         defect, steps, restarts = half.defect(half.step(p) - p, p), 1, 1
         with threadpool_limits(limits=1, user_api="blas"):  # vector work: more threads only wait for each other
             while not trace.finished(defect, iterate=p, limit=self.max_iterations, iterations=steps):

@@ -65,7 +65,7 @@ class Bicgstab:
         chain = problem.model
         require_memory("bicgstab", self.memory(chain.size, chain.entries), states=chain.size)
         half = reduction(chain)
-        x = half.restrict(trace.start(first_guess(chain)))
+        x = trace.resumed(half.restrict(trace.start(first_guess(chain))))
         residual = np.empty(half.size)
         steps, stopped = 0, False
         while not stopped:

@@ -103,7 +103,7 @@ class GaussSeidel:
 
     def _colored(self, chain: Generator, trace: Trace) -> Outcome:
         half = reduction(chain)
-        p = half.restrict(trace.start(first_guess(chain)))
+        p = trace.resumed(half.restrict(trace.start(first_guess(chain))))
         image = half.step(p)
         done = 0
         while not trace.finished(half.defect(image - p, p), iterate=p, limit=self.max_iterations, iterations=done):

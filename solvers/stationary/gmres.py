@@ -99,7 +99,7 @@ class Gmres:
 
     def _on_one_color(self, problem: Stationary, trace: Trace) -> Outcome:
         half = reduction(problem.model)
-        p = half.restrict(trace.start(first_guess(problem.model)))
+        p = trace.resumed(half.restrict(trace.start(first_guess(problem.model))))
         residual = half.step(p) - p
         steps = 0
         while not trace.finished(half.defect(residual, p), iterate=p, limit=self.max_iterations, iterations=steps):
