@@ -155,7 +155,7 @@ def made(
     count: Callable[[], int] | None = None,
     *,
     block: int = 4096,
-    slab_states: int = SLAB_STATES,
+    slab_states: int | None = None,
 ) -> Any:
     """Return the rows of all states at once, or, inside `streaming`, as they are asked for.
 
@@ -169,7 +169,7 @@ def made(
         Returns the number of all transitions, if that is quicker than making them.
     block : int
         Slabs begin at multiples of it; itself a multiple of 4096, the blocks in which files are decoded.
-    slab_states : int
+    slab_states : int, optional
         States per slab.
 
     Examples
@@ -184,7 +184,7 @@ def made(
     """
     if not is_streaming():
         return rows(0, size)
-    step = max(1, slab_states // block) * block
+    step = max(1, (slab_states or SLAB_STATES) // block) * block
     begins = np.append(np.arange(0, size, step), size)
 
     def stream(numbers: Iterable[int]) -> Iterator[Slab]:

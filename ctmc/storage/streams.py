@@ -14,6 +14,7 @@ import numpy as np
 from ctmc.errors import ModelError
 from ctmc.model import products
 from ctmc.model.generator import Generator
+from ctmc.model.memory import require_memory
 from ctmc.model.streamed import StreamedTransitions
 from ctmc.model.transitions import NO_CODES, CodedTransitions, FloatTransitions, LatticeTransitions, Slab, unsigned
 from ctmc.storage.coding import LEAST, MOST, Coder, Distinct
@@ -45,6 +46,8 @@ def stream_of(chain: Generator, sample: Sequence[int] | None = None) -> tuple[Ar
         return small, Stream()
     if not isinstance(rows, StreamedTransitions):
         return _rows(chain, lambda: _slices(rows), whole=True, checked=True)
+    if sample is None:
+        require_memory("the model, stored slab by slab,", 16 * chain.size, states=chain.size)
     numbers = range(len(rows.begins) - 1) if sample is None else sample
     if rows.lattice is not None:
         return _lattice(chain, rows, numbers)
