@@ -31,7 +31,7 @@ from ctmc.model.lattice_products import (
 from ctmc.model.products import compiled, compiled_parallel
 from ctmc.model.streamed import StreamedTransitions
 from ctmc.model.transitions import LatticeTransitions, begin_digits, count_up, rate_at
-from solvers._colors import gather_color, numbered, put_color, take_color
+from solvers._colors import counts_before, gather_color, gather_color_on_one_thread, put_color, take_color
 
 _ROWS = 256
 _CHUNK = 1 << 12
@@ -131,8 +131,14 @@ class _Whole(Reduction):
         return p / p.sum()
 
     def _step(self, p: np.ndarray, out: np.ndarray) -> None:
-        for slab in self.chain.row_slabs():
-            gather_over_exits(*slab, self.exit_rates, p, out)
+        rows = self.chain.transitions
+        if isinstance(rows, StreamedTransitions):
+            rows.gather(
+                lambda slab: gather_over_exits_on_one_thread(*slab, self.exit_rates, p, out),
+                lambda slab: gather_over_exits(*slab, self.exit_rates, p, out),
+            )
+        else:
+            gather_over_exits(*next(rows.slabs()), self.exit_rates, p, out)
 
 
 class _Halves(Reduction):
@@ -161,36 +167,38 @@ class _Halves(Reduction):
 
 
 class _StreamedHalves(Reduction):
-    """Rows that come slab by slab, in one pass for each color."""
+    """Rows that come slab by slab, in one pass for each color, over a vector in the order of the states."""
 
     def __init__(self, chain: Generator) -> None:
         self.chain = chain
         assert chain.coloring is not None
-        ones = int(np.count_nonzero(chain.coloring))
-        self._colors = chain.once("numbered_colors", lambda: numbered(chain.coloring))
-        self.size, self._other = chain.size - ones, np.empty(ones)
+        self._colors: np.ndarray = chain.coloring
+        self._before = counts_before(self._colors)
+        self.size = chain.size - int(np.count_nonzero(self._colors))
+        self._all = np.empty(chain.size)
         self.exit_rates = self.restrict(chain.exit_rates)
 
     def restrict(self, pi: np.ndarray) -> np.ndarray:
         p = np.empty(self.size)
-        take_color(*self._colors, 0, pi, p)
+        take_color(self._colors, self._before, 0, pi, p)
         return p
 
     def expand(self, p: np.ndarray) -> np.ndarray:
-        self._gather(1, p, self._other)
-        pi = np.empty(self.chain.size)
-        put_color(*self._colors, 0, p, pi)
-        put_color(*self._colors, 1, self._other, pi)
-        pi /= pi.sum()
-        return pi
+        put_color(self._colors, self._before, 0, p, self._all)
+        self._gather(1)
+        return np.asarray(self._all / self._all.sum())
 
     def _step(self, p: np.ndarray, out: np.ndarray) -> None:
-        self._gather(1, p, self._other)
-        self._gather(0, self._other, out)
+        put_color(self._colors, self._before, 0, p, self._all)
+        self._gather(1)
+        self._gather(0)
+        take_color(self._colors, self._before, 0, self._all, out)
 
-    def _gather(self, color: int, x: np.ndarray, out: np.ndarray) -> None:
-        for slab in self.chain.row_slabs():
-            gather_color(*slab, *self._colors, color, self.chain.exit_rates, x, out)
+    def _gather(self, color: int) -> None:
+        rows = self.chain.transitions
+        assert isinstance(rows, StreamedTransitions)
+        others = (self._colors, color, self.chain.exit_rates, self._all)
+        rows.gather(lambda slab: gather_color_on_one_thread(*slab, *others), lambda slab: gather_color(*slab, *others))
 
 
 class _LatticeHalves(Reduction):
@@ -296,6 +304,19 @@ def copy_rows(
             new_sources[to] = number[sources[k]]
             new_values[to] = values[k]
             to += np.uint64(1)
+
+
+@compiled
+def gather_over_exits_on_one_thread(
+    begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, exit_rates: Any, x: Any, out: Any
+) -> None:
+    """Do what `gather_over_exits` does."""
+    for row in range(np.uint64(indptr.size - 1)):
+        j = np.uint64(begin) + row
+        total = 0.0
+        for k in range(indptr[row], indptr[row + np.uint64(1)]):
+            total += x[sources[k]] * rate_at(codes, rates, k)
+        out[j] = total / exit_rates[j]
 
 
 @compiled_parallel

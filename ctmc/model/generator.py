@@ -611,10 +611,14 @@ class Generator(Summarised):
                 lattice_products.flat_product(runs, rows.weights, float(rows.unit[0]), *others)
         elif backward:
             products.backward(self.row_slabs(), *others)
+        elif isinstance(self.transitions, StreamedTransitions):
+            self.transitions.gather(
+                lambda slab: products.forward_on_one_thread(*slab, *others),
+                lambda slab: products.forward(*slab, *others),
+            )
         else:
             kernel = products.forward_on_one_thread if self.entries <= products.FEW_ENTRIES else products.forward
-            for slab in self.row_slabs():
-                kernel(*slab, *others)
+            kernel(*next(self.row_slabs()), *others)
         return out
 
     def _vectors(self, x: np.ndarray, out: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

@@ -71,6 +71,9 @@ class StreamedTransitions:
         Maps numbers of slabs to an iterator over these slabs, in this order; each is valid until the next one.
     lattice : LatticeParts, optional
         What the rows are written out from.
+    each : callable, optional
+        Calls a function with every slab, several at once in threads: it must not start threads itself, and write only what
+        belongs to the states of its slab.
     nbytes : int
         Bytes that are held all the time at most.
     """
@@ -80,6 +83,7 @@ class StreamedTransitions:
     count: Callable[[], int]
     stream: Callable[[Iterable[int]], Iterator[Slab]]
     lattice: LatticeParts | None = None
+    each: Callable[[Callable[[Slab], None]], None] | None = None
     nbytes: int = 0
 
     def __iter__(self) -> Iterator[np.ndarray]:
@@ -90,6 +94,14 @@ class StreamedTransitions:
         """Yield all slabs, from the last to the first if `reverse`."""
         numbers = range(len(self.begins) - 1)
         return self.stream(reversed(numbers) if reverse else numbers)
+
+    def gather(self, work: Callable[[Slab], None], whole: Callable[[Slab], None]) -> None:
+        """Do a loop that writes only what belongs to the states of a slab: `work` on one thread, `whole` on all of them."""
+        if self.each is not None:
+            self.each(work)
+        else:
+            for slab in self.slabs():
+                whole(slab)
 
     def into(self, j: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the sources and rates of the transitions into state j; makes a slab."""
@@ -126,7 +138,11 @@ class StreamedTransitions:
         def stream(numbers: Iterable[int]) -> Iterator[Slab]:
             return (slab._replace(rates=tables[0]) for slab in self.stream(numbers))
 
-        return replace(self, stream=stream)
+        def each(work: Callable[[Slab], None]) -> None:
+            assert self.each is not None
+            self.each(lambda slab: work(slab._replace(rates=tables[0])))
+
+        return replace(self, stream=stream, each=None if self.each is None else each)
 
     def check(self, size: int) -> None:
         """Raise `ModelError` unless the slabs are those of so many states; what is in them is their maker's business."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from ctmc.errors import StorageError
 from ctmc.model import products
 from ctmc.model.generator import Generator
 from ctmc.model.memory import format_size, memory_limit
+from ctmc.model.products import compiled
 from ctmc.model.qbd import QBD
 from ctmc.model.state_space import Lattice, StateSpace
 from ctmc.model.streamed import (
@@ -226,11 +227,12 @@ class _Reader:
 
     def take(self, chunks: Chunks, name: str, begin: int, end: int, row: int = 0) -> np.ndarray:
         """Return the elements begin .. end - 1 from chunks that are being read."""
-        step, keys = self.file.stored[name].chunk[-1], self.keys(name, begin, end, row)
-        first = begin // step * step
-        found = [chunks[key].result() for key in keys]
-        whole = found[0] if len(found) == 1 else (np.concatenate(found) if found else np.empty(0, np.int64))
-        return whole[begin - first : end - first]
+        array = self.file.stored[name]
+        step, first = array.chunk[-1], begin // array.chunk[-1]
+        parts = []
+        for k, key in enumerate(self.keys(name, begin, end, row), first):
+            parts.append(chunks[key].result()[max(begin - k * step, 0) : end - k * step])
+        return parts[0] if len(parts) == 1 else (np.concatenate(parts) if parts else np.empty(0, array.dtype))
 
     def ahead(
         self,
@@ -307,7 +309,11 @@ def _stored_rows(reader: _Reader, space: StateSpace) -> StreamedTransitions:
     def stream(numbers: Iterable[int]) -> Iterator[Slab]:
         return reader.ahead(numbers, keys, make)
 
-    return StreamedTransitions("stored rows", begins, lambda: rows.entries, stream, nbytes=reader.held)
+    def each(work: Callable[[Slab], None]) -> None:
+        for _ in reader.ahead(range(len(begins) - 1), keys, lambda number, chunks: work(make(number, chunks))):
+            pass
+
+    return StreamedTransitions("stored rows", begins, lambda: rows.entries, stream, each=each, nbytes=reader.held)
 
 
 class _Rows:
@@ -384,10 +390,16 @@ class _Rows:
         take = self.reader.take
         if self.plain:
             local = take(chunks, self.pointers.name, a, b + 1) - first
+            fall = bool((np.diff(local) < 0).any())
         else:
-            local = np.zeros(b - a + 1, dtype=np.int64)
-            np.cumsum(self.pointers.decoded(take(chunks, self.pointers.name, a, b)), out=local[1:])
-        if local[0] != 0 or local[-1] != last - first or (np.diff(local) < 0).any():
+            raw = take(chunks, self.pointers.name, a, b)
+            local = np.empty(b - a + 1, dtype=np.int64)
+            if self.pointers.values is None:
+                fall = bool(_sum_up(raw, local))
+            else:
+                self.pointers.check(raw)
+                fall = bool(_sum_up_coded(raw, self.pointers.values, local))
+        if fall or local[0] != 0 or local[-1] != last - first:
             raise StorageError("its row pointers do not fit its transitions")
         indptr = local.view(np.uint64)
         raw = np.ascontiguousarray(take(chunks, self.ends, first, last))
@@ -457,3 +469,28 @@ def _stored_lattice(reader: _Reader, space: StateSpace) -> StreamedTransitions:
 
     parts = LatticeParts(array.dtype, lattice.unit, lattice.departures, lattice.sides, lattice.strides, windows)
     return replace(streamed_lattice("stored rows", begins, parts), nbytes=reader.held)
+
+
+@compiled
+def _sum_up(counts: Any, sums: Any) -> bool:
+    """Set sums to the running sums of counts; return whether one is negative."""
+    total, negative = 0, False
+    sums[0] = 0
+    for k in range(np.uint64(counts.size)):
+        negative |= counts[k] < 0
+        total += counts[k]
+        sums[k + np.uint64(1)] = total
+    return negative
+
+
+@compiled
+def _sum_up_coded(codes: Any, values: Any, sums: Any) -> bool:
+    """Do the same for counts that are coded."""
+    total, negative = 0, False
+    sums[0] = 0
+    for k in range(np.uint64(codes.size)):
+        count = values[codes[k]]
+        negative |= count < 0
+        total += count
+        sums[k + np.uint64(1)] = total
+    return negative
