@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from pathlib import Path
 
 import networkx
 import numpy as np
@@ -298,3 +299,45 @@ def test_modules_of_formats_are_imported_when_used():
     code = "import sys, ctmc.interchange.formats; print([name for name in sys.modules if name.startswith(('ctmc.interchange.', 'scipy.io'))])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['ctmc.interchange.formats']"
+
+
+STUDY = """
+[models.given]
+file = "{name}"
+[[solve]]
+solvers = ["gth", "power_iteration"]
+measures = ["busy"]
+"""
+
+
+@pytest.mark.parametrize("name", ["queue.h5", "queue.umb", "queue.mat"])
+def test_a_study_takes_a_model_from_any_file_and_knows_it_again(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    Path("models").mkdir()
+    chain = ctmc.Generator.from_matrix([[-1.0, 1.0], [2.0, -2.0]]).with_reward("busy", [0.0, 1.0])
+    ctmc.write(f"models/{name}", chain)
+    Path("models/study.toml").write_text(STUDY.format(name=name))
+    for done in ("solved: new", "reused"):
+        assert main(["run", "models/study.toml", "-o", "result.h5", "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)["rows"]
+        assert [row["done"] for row in rows] == [done] * 2
+        assert [row["measures"]["busy"] for row in rows] == pytest.approx([1 / 3] * 2)
+    assert main(["run", "models/study.toml", "-o", "result.h5", "--dry-run"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (STUDY.format(name="gone.umb"), "No such file"),
+        (STUDY.format(name="study.toml"), "of no known format"),
+        ('[models.a]\nfile = "x.umb"\nchoices = 2\n[[solve]]\n', "line 3: choices stands beside file"),
+        ("[models.a]\n[[solve]]\n", "no key builder, and no key file"),
+        ("[models.a]\nfile = 3\n[[solve]]\n", "file is 3"),
+    ],
+)
+def test_a_study_says_what_is_wrong_with_a_file(tmp_path, monkeypatch, capsys, text, sentence):
+    monkeypatch.chdir(tmp_path)
+    Path("study.toml").write_text(text)
+    assert main(["run", "study.toml", "-o", "result.h5"]) in (1, 2)
+    shown = capsys.readouterr()
+    assert sentence in " ".join((shown.out + shown.err).split())

@@ -16,6 +16,7 @@ class StudyModel:
     Attributes
     ----------
     name, builder : str
+        The builder is '' where the model is read from a file.
     parameters : mapping
         Of the builder.
     group : str
@@ -24,6 +25,8 @@ class StudyModel:
         What the sweep has chosen for this one, by parameter.
     optimize : Optimize or None
         How one more parameter is found.
+    file : str or None
+        A model file of any format, relative to the folder of the study, in place of a builder.
     """
 
     name: str
@@ -32,6 +35,7 @@ class StudyModel:
     group: str = ""
     point: Mapping[str, Any] = field(default_factory=dict)
     optimize: Optimize | None = None
+    file: str | None = None
 
 
 @dataclass(frozen=True)

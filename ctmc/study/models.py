@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ctmc.errors import StorageError, printable
+from ctmc.interchange.formats import OWN, format_of, read
 from ctmc.model.recipe import Prepared, Recipe
 from ctmc.storage import load_fitting
 from ctmc.storage.store import Store, touch
@@ -28,7 +29,7 @@ class Supplied:
     path : Path or None
         None where it is still to be built.
     done : str
-        ``reused``, ``re-rated: `` with the rates, or ``built: `` with the reason in a few words.
+        ``reused``, ``given`` or ``read`` from a file, ``re-rated: `` with the rates, or ``built: `` with the reason in a few words.
     why : str
         The reason in full.
     """
@@ -75,6 +76,14 @@ class Supply:
             return Supplied(None, _rerated(parent[1]), f"{parent[0].name} differs in rates only.")
         return Supplied(None, f"built: {changed}", why)
 
+    def given(self, path: Path) -> Supplied:
+        """Return the place of a model that the study names by its file."""
+        if format_of(path).name == OWN:
+            return Supplied(path, "given", f"{printable(path)} is named by the study.")
+        model = read(path)
+        stored = self.store.get_or_build(Prepared(None, lambda: model), builder=path.stem)
+        return Supplied(stored.path, "read", f"{printable(path)} is named by the study.")
+
     def get(self, name: str, builder: str, prepared: Prepared) -> Supplied:
         """Return a model's place; where there is none it is built, or waited for if another process builds it."""
         planned = self.plan(prepared)
@@ -83,13 +92,13 @@ class Supply:
             return planned
         return self._built(name, builder, prepared, planned)
 
-    def read(self, name: str, builder: str, prepared: Prepared, supplied: Supplied) -> tuple[Any, Supplied]:
+    def read(self, name: str, builder: str, prepared: Prepared | None, supplied: Supplied) -> tuple[Any, Supplied]:
         """Return the model, proved by its hashes; a stored one that cannot be read, or has gone, is built again."""
         assert supplied.path is not None
         try:
             return load_fitting(supplied.path), supplied
         except StorageError as error:
-            if supplied.done != REUSED:
+            if supplied.done != REUSED or prepared is None:
                 raise
             planned = Supplied(None, "built: the stored file cannot be read", str(error))
             built = self._built(name, builder, prepared, planned, rebuild=True)

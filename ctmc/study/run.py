@@ -12,6 +12,7 @@ import numpy as np
 
 from ctmc import registry
 from ctmc.errors import CTMCError, StudyError, printable
+from ctmc.interchange.formats import OWN, format_of
 from ctmc.model.recipe import Prepared
 from ctmc.problem import PROBLEMS
 from ctmc.solution import Solution, Status, flat_measures
@@ -242,15 +243,30 @@ class _Run:
                 continue
             self.begin(f"model {name}")
             try:
+                if model.file is not None:
+                    self.supplied[name] = self.supply.given(self.beside(model.file))
+                    continue
                 self.prepared[name] = registry.prepare(model.builder, **model.parameters, **self.searched(model))
                 self.supplied[name] = self.supply.get(name, model.builder, self.prepared[name])
             except Exception as error:
                 self.unbuilt[name] = _sentence(error)
 
+    def beside(self, file: str) -> Path:
+        """Return the path of a model file that the study names, relative to its own folder."""
+        source = Path(self.study.source)
+        return (source.parent if source.is_file() else Path()) / file
+
     def plan(self) -> None:
         """Fill the rows with what a run would do."""
         for name, model in self.study.models.items():
             try:
+                if model.file is not None:
+                    path = self.beside(model.file)
+                    own = format_of(path).name == OWN
+                    self.supplied[name] = Supplied(
+                        path if own else None, "given" if own else "to read", f"{printable(path)}"
+                    )
+                    continue
                 best: Mapping[str, Any] | None = {}
                 if model.optimize is not None:
                     asked = search_of(model)
@@ -372,7 +388,7 @@ class _Run:
         if self._loaded is None or self._loaded[0] != name:
             self._loaded = None
             builder = self.study.models[name].builder
-            model, self.supplied[name] = self.supply.read(name, builder, self.prepared[name], self.supplied[name])
+            model, self.supplied[name] = self.supply.read(name, builder, self.prepared.get(name), self.supplied[name])
             self._loaded = (name, model)
         return self._loaded[1]
 

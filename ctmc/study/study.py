@@ -176,12 +176,22 @@ class _Reader:
         table: Table = ("models", name)
         if not isinstance(content, dict):
             self.fail(
-                f"the model {printable(name)!r} is {printable(repr(content))}; allowed is a table with the key builder.",
+                f"the model {printable(name)!r} is {printable(repr(content))}; allowed is a table with the key builder or file.",
                 ("models",), name,
             )  # fmt: skip
+        file = self.text_of(content, "file", table)
         builder = self.text_of(content, "builder", table)
+        if file is not None:
+            others = [key for key in content if key != "file"]
+            if others:
+                self.fail(
+                    f"{printable(others[0])} stands beside file; a model that is read has no other key.",
+                    table,
+                    others[0],
+                )
+            return [StudyModel(name, "", {}, name, file=file)]
         if builder is None:
-            self.fail(f"the model {printable(name)!r} has no key builder.", table)
+            self.fail(f"the model {printable(name)!r} has no key builder, and no key file.", table)
         if builder not in registry.builder_names():
             self.unknown("builder", builder, registry.builder_names(), table, "builder")
         signature = registry.builder_parameters(builder)
@@ -276,6 +286,10 @@ class _Reader:
             for name, model in models.items():
                 if model.group not in names:
                     continue
+                if model.file is not None:
+                    self.fail(
+                        f"the model {printable(model.group)!r} is read from a file; nothing of it is optimised.", table
+                    )
                 if model.optimize is not None:
                     self.fail(f"the model {printable(model.group)!r} is optimised twice.", table, "models")
                 models[name] = replace(model, optimize=search)
@@ -292,7 +306,7 @@ class _Reader:
         return models
 
     def check_complete(self, models: Mapping[str, StudyModel]) -> None:
-        for model in {model.group: model for model in models.values()}.values():
+        for model in {model.group: model for model in models.values() if model.file is None}.values():
             for key, parameter in registry.builder_parameters(model.builder).parameters.items():
                 given = key in model.parameters or self.searched.get(model.group, "") in (key, None)
                 if parameter.default is parameter.empty and not given:
