@@ -2,7 +2,8 @@
 
 The method of Eisel and Lemire (D. Lemire, Number parsing at a gigabyte per second, Software: Practice and Experience 51,
 2021): up to 19 digits times a power of ten, whose 128 leading bits stand in a table.  The product either proves which double
-is nearest or says that it does not, and then Python's `float` decides.
+is nearest or says that it does not, and then Python's `float` decides.  Up to 53 bits and 22 places, one exact product or quotient
+of two doubles is enough (Clinger).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ def _powers() -> np.ndarray:
 
 
 POWERS = _powers()
+_EXACT = np.array([10.0**q for q in range(23)])
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 _ONE = np.uint64(1)
@@ -57,6 +59,10 @@ def nearest(digits: np.uint64, power: int, powers: np.ndarray) -> tuple[np.uint6
     """
     if digits == _ZERO:
         return _ZERO, True
+    if digits >> np.uint64(53) == _ZERO and -22 <= power <= 22:
+        number = np.float64(digits)  # exact, as the power of ten is, so that one rounding is the right one
+        number = number * _EXACT[power] if power >= 0 else number / _EXACT[-power]
+        return np.float64(number).view(np.uint64), True
     if power < LEAST_POWER or power > LARGEST_POWER:
         return _ZERO, False
     zeros = 0

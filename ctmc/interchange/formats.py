@@ -30,7 +30,7 @@ class Format:
     ----------
     name : str
     extensions : tuple of str
-        Endings of file names, the first the usual one.
+        Endings of file names, the first the usual one; none where the format must be named.
     carries : str
         What of a model a file holds.
     module : str
@@ -89,6 +89,50 @@ FORMATS = {
             "chains up to 50,000 states with states, labels, initial distribution, rewards of states and transitions",
             "ctmc.interchange.graphml",
             lambda head: b"<graphml" in head,
+            isolated=True,
+        ),
+        Format(
+            "drn",
+            (".drn", ".drn.gz", ".drn.xz"),
+            "chains with labels, initial states, rewards of states and actions",
+            "ctmc.interchange.drn",
+            lambda head: b"@type:" in head or b"@nr_states" in head,
+            isolated=True,
+        ),
+        Format(
+            "tra",
+            (".tra",),
+            "chains as text: reads prism, storm and mrmc, which the first line tells, and writes prism",
+            "ctmc.interchange.tra",
+            lambda head: head.startswith((b"ctmc\n", b"ctmc\r", b"STATES ")),
+        ),
+        Format(
+            "prism",
+            (),
+            "chains with states, labels, initial states, rewards of states and transitions",
+            "ctmc.interchange.prism",
+            lambda head: False,
+        ),
+        Format(
+            "storm",
+            (),
+            "chains with labels, initial states, rewards of states and transitions",
+            "ctmc.interchange.storm",
+            lambda head: False,
+        ),
+        Format(
+            "mrmc",
+            (),
+            "chains with labels, initial states, one reward of states and transitions",
+            "ctmc.interchange.mrmc",
+            lambda head: False,
+        ),
+        Format(
+            "matrix-market",
+            (".mtx", ".mtx.gz"),
+            "the generator alone",
+            "ctmc.interchange.matrix_market",
+            lambda head: head[:14].lower() == b"%%matrixmarket",
             isolated=True,
         ),
     )
@@ -238,7 +282,7 @@ def first_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def _endings() -> str:
-    known = ", ".join(f"{'/'.join(entry.extensions)} ({entry.name})" for entry in FORMATS.values())
+    known = ", ".join(f"{'/'.join(entry.extensions)} ({entry.name})" for entry in FORMATS.values() if entry.extensions)
     return f"allowed are the endings {known}, or a format named as such."
 
 

@@ -124,6 +124,18 @@ def read_moves(file: TextFile, layout: Layout, count: int | None = None) -> Move
     return Moves(FloatTransitions(indptr, sources_of, rates), loops)
 
 
+def by_target(sources: np.ndarray, targets: np.ndarray, rates: np.ndarray, size: int) -> Moves:
+    """Return transitions that are given by ascending source, each once; shapes (m,)."""
+    into, loops = np.zeros(size, dtype=np.int64), np.zeros(size)
+    _count(sources, targets, rates, into, loops)
+    indptr = np.zeros(size + 1, dtype=np.int64)
+    np.cumsum(into, out=indptr[1:])
+    found = np.empty(indptr[-1], dtype=np.int32 if size <= np.iinfo(np.int32).max else np.int64)
+    values = np.empty(len(found))
+    _fill(sources, targets, rates, indptr, indptr[:-1].copy(), found, values)
+    return Moves(FloatTransitions(indptr, found, values), loops)
+
+
 def read_values(file: TextFile, layout: Layout, size: int, count: int | None = None) -> np.ndarray:
     """Read all further lines ``i value``; states that are not named have 0; shape (n,)."""
     values = np.full(size, np.nan)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,7 +105,7 @@ class TextFile:
         except (OSError, ValueError) as error:
             raise StorageError(f"{shown(path)} cannot be read: {failure_reason(error)}.") from None
         self.size = os.fstat(self._file.fileno()).st_size
-        self._stream = self._file if wrap is None else wrap(self._file)
+        self.stream = self._file if wrap is None else wrap(self._file)
         self._rest = b""
         self.line = 0
 
@@ -122,17 +124,17 @@ class TextFile:
         return self._file.tell() - len(self._rest), self.line
 
     def go_back(self, mark: tuple[int, int]) -> None:
-        """Read again from a mark."""
+        """Read again from a mark, in a file that is not wrapped."""
         self._file.seek(mark[0])
         self._rest, self.line = b"", mark[1]
 
     def more(self) -> bytes:
         """Return the next bytes, up to a block; none at the end."""
         try:
-            data: bytes = self._stream.read(LINE_BYTES)
+            data: bytes = self.stream.read(LINE_BYTES)
         except StorageError as error:
             raise StorageError(f"{shown(self.path)} cannot be read: {error}.") from None
-        except (OSError, EOFError, ValueError) as error:
+        except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
             raise StorageError(f"{shown(self.path)} cannot be read: {failure_reason(error)}.") from None
         return data
 
