@@ -81,7 +81,7 @@ def nearest(digits: np.uint64, power: int, powers: np.ndarray) -> tuple[np.uint6
         low = merged
     top = high >> np.uint64(63)
     fraction = high >> (top + np.uint64(9))
-    exponent -= 1 - np.int64(top)
+    exponent -= 0 if top else 1
     if low == _ZERO and high & _NINE_BITS == _ZERO and fraction & np.uint64(3) == _ONE:
         return _ZERO, False  # halfway between two doubles
     fraction = (fraction + (fraction & _ONE)) >> _ONE

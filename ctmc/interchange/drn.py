@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -109,11 +109,11 @@ def write(path: str | os.PathLike[str], model: Any, *, overwrite: bool = False) 
         if names[-1] != reward.name:
             lost.append(f"Reward {printable(reward.name)!r} is written as {printable(names[-1])!r}.")
     name = os.fspath(path).lower()
-    opened: Callable[..., IO[bytes]] = open
+    opened: Callable[..., Any] = open
     if name.endswith(".gz"):
-        opened = gzip.open  # type: ignore[assignment]
+        opened = gzip.open
     elif name.endswith(".xz"):
-        opened = lzma.open  # type: ignore[assignment]
+        opened = lzma.open
 
     def write_text(temporary: Path) -> None:
         with opened(temporary, "wb") as file:
@@ -130,6 +130,7 @@ class _Reader:
     def __init__(self, file: TextFile) -> None:
         self.file = file
         self.size = 0
+        self.keys: set[str] = set()
         self.names: list[str] = []
         self.sources, self.targets, self.rates = array("q"), array("q"), array("d")
         self.exits: list[float | None] = []
@@ -163,8 +164,11 @@ class _Reader:
         return self._assembled()
 
     def _key(self, line: str, lines: Iterator[bytes]) -> None:
-        key, colon, value = line.partition(":")
+        key, _, value = line.partition(":")
         value = value.strip()
+        if key in self.keys:
+            raise self.file.fault(f"{printable(key[:40])} stands there twice")
+        self.keys.add(key)
         if key == "@type":
             if value.upper() != "CTMC":
                 raise ModelError(
@@ -207,7 +211,7 @@ class _Reader:
             if line[:1].isdigit():
                 if state < 0:
                     raise file.fault("a transition stands before the first state")
-                target, colon, value = line.partition(b":")
+                target, _, value = line.partition(b":")
                 try:
                     j, rate = int(target), float(value)
                 except ValueError:
@@ -242,7 +246,9 @@ class _Reader:
                 if idle > _IDLE_LINES + 2 * len(self.exits):
                     raise file.fault("there are more comments and blank lines than states")
             else:
-                raise file.fault(f"it is {printable(decoded(line[:60]))!r}; allowed are state, action and 'target : rate'")
+                raise file.fault(
+                    f"it is {printable(decoded(line[:60]))!r}; allowed are state, action and 'target : rate'"
+                )
         if state + 1 != self.size:
             raise file.fault(f"the file ends after {state + 1:,} states, but {self.size:,} are announced")
         self._fill_actions(self.size)
@@ -285,7 +291,9 @@ class _Reader:
         words = text[begin + 1 :].strip().rstrip("]").split(",")
         numbers = [float(word) for word in words if _NUMBER.fullmatch(word.strip())]
         if text[-1:] != "]" or not len(numbers) == len(words) == len(self.names) or not np.isfinite(numbers).all():
-            raise self.file.fault(f"the rewards are {printable(text[begin:][:60])}; allowed are {len(self.names)} finite numbers")
+            raise self.file.fault(
+                f"the rewards are {printable(text[begin:][:60])}; allowed are {len(self.names)} finite numbers"
+            )
         return numbers
 
     def _words(self, text: str) -> Iterator[tuple[bool, str]]:
@@ -375,7 +383,9 @@ def _text(
             of_state = _bracket(rate[state] for rate, _ in columns)
             of_action = _bracket(action[state] for _, action in columns)
             pieces.append(f"state {state} !{float(exits[state])!r}{of_state}{marks}\n\taction 0{of_action}\n")
-            pieces += map("\t\t%d : %r\n".__mod__, zip(rows.targets[part].tolist(), rows.rates[part].tolist(), strict=True))
+            pieces += map(
+                "\t\t%d : %r\n".__mod__, zip(rows.targets[part].tolist(), rows.rates[part].tolist(), strict=True)
+            )
         yield "".join(pieces)
 
 

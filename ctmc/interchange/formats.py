@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 OWN = "ctmc"
 _HEAD_BYTES = 1024
+_TRA = re.compile(rb"(ctmc|STATES[ \t]+[0-9]+)[ \t\r]*\n|[0-9]+ [0-9]+\r?\n[0-9]+ [0-9]+ [0-9.]")
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
@@ -104,7 +106,7 @@ FORMATS = {
             (".tra",),
             "chains as text: reads prism, storm and mrmc, which the first line tells, and writes prism",
             "ctmc.interchange.tra",
-            lambda head: head.startswith((b"ctmc\n", b"ctmc\r", b"STATES ")),
+            lambda head: _TRA.match(head) is not None,
         ),
         Format(
             "prism",

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import lzma
 import os
-import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -19,10 +17,10 @@ from ctmc.interchange.archive import Inflated
 from ctmc.interchange.parts import left_out, shown
 from ctmc.interchange.rows import listing, numbers_of
 from ctmc.interchange.storm import states_lost
-from ctmc.interchange.text import LINE_BYTES, TextFile, decoded
+from ctmc.interchange.text import Layout, TextFile, decoded
 from ctmc.model.generator import Generator
-from ctmc.model.memory import format_size, memory_limit, require_memory
-from ctmc.storage.atomic import failure_reason, replace_file
+from ctmc.model.memory import memory_limit, require_memory
+from ctmc.storage.atomic import replace_file
 
 HOLDS = ("auto", "generator", "rates")
 _FIELDS, _SYMMETRIES = (b"real", b"double", b"integer"), (b"general", b"symmetric")
@@ -56,22 +54,19 @@ def read(path: str | os.PathLike[str], *, holds: str = "auto") -> Generator:
     ...     read(f"{folder}/queue.mtx").uniformization_rate
     2.0
     """
-    from scipy.io import mmread
-
     if holds not in HOLDS:
         raise StorageError(f"holds is {printable(holds)!r}; allowed are {', '.join(HOLDS)}.")
     with TextFile(path, partial(Inflated, allowed=2 * memory_limit())) as file:
-        size, entries = _header(file)
-    with TextFile(path, lambda raw: _Bounded(Inflated(raw, 2 * memory_limit()))) as file:
-        try:
-            matrix = coo_array(mmread(file.stream, spmatrix=False))
-        except (StorageError, EOFError, zlib.error, lzma.LZMAError) as error:
-            raise StorageError(f"{shown(path)} cannot be read: {failure_reason(error)}.") from None
-        except (ValueError, OverflowError, OSError, RuntimeError, MemoryError) as error:
-            raise StorageError(f"{shown(path)} is damaged: {failure_reason(error)}.") from None
-    rows, columns = matrix.coords
-    _refuse_doubled(path, rows, columns, size)
-    values = np.asarray(matrix.data, dtype=np.float64)
+        size, entries, symmetric = _header(file)
+        rows, columns, values = _entries(file, size, entries)
+    if symmetric:
+        mirrored = rows != columns
+        rows, columns, values = (
+            np.concatenate([rows, columns[mirrored]]),
+            np.concatenate([columns, rows[mirrored]]),
+            np.concatenate([values, values[mirrored]]),
+        )
+    _refuse_doubled(path, rows, columns)
     on_diagonal = rows == columns
     is_generator = holds == "generator" or (holds == "auto" and bool(on_diagonal.any()))
     if is_generator and not on_diagonal.any() and len(values):
@@ -84,9 +79,7 @@ def read(path: str | os.PathLike[str], *, holds: str = "auto") -> Generator:
     )
 
 
-def write(
-    path: str | os.PathLike[str], model: Any, *, overwrite: bool = False, holds: str = "generator"
-) -> list[str]:
+def write(path: str | os.PathLike[str], model: Any, *, overwrite: bool = False, holds: str = "generator") -> list[str]:
     """Write a chain as a MatrixMarket file, compressed where the name ends in ``.gz``; a comment says what it holds.
 
     Parameters
@@ -137,9 +130,9 @@ def write(
             places = (part + 1).tolist()
             yield "".join(map("%d %d %r\n".__mod__, zip(places, places, (-exits[part]).tolist(), strict=True)))
 
-    opened: Callable[..., IO[bytes]] = open
+    opened: Callable[..., Any] = open
     if os.fspath(path).lower().endswith(".gz"):
-        opened = gzip.open  # type: ignore[assignment]
+        opened = gzip.open
 
     def write_text(temporary: Path) -> None:
         with opened(temporary, "wb") as file:
@@ -156,31 +149,34 @@ def write(
     return lost + left_out(chain)
 
 
-class _Bounded:
-    """A stream that refuses a line longer than a block, as no line of numbers is."""
+def _entries(file: TextFile, size: int, entries: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return rows, columns and values of all further lines; each shape (entries,)."""
+    places, values = np.empty((2, entries), dtype=np.int64), np.empty(entries)
+    done = 0
+    for block in file.blocks(Layout(2, "value", first=1, size=size)):
+        end = done + len(block.values)
+        if end > entries:
+            raise file.fault(f"an entry beyond the {entries:,} that are announced", int(block.lines[entries - done]))
+        places[:, done:end], values[done:end] = block.indices, block.values
+        done = end
+    if done < entries:
+        raise file.fault(f"the file ends after {done:,} entries, but {entries:,} are announced")
+    return places[0], places[1], values
 
-    def __init__(self, stream: Inflated) -> None:
-        self.stream = stream
-        self.since = 0
 
-    def read(self, size: int = -1) -> bytes:
-        data = self.stream.read(size)
-        end = data.rfind(b"\n")
-        self.since = self.since + len(data) if end < 0 else len(data) - end - 1
-        if self.since > LINE_BYTES:
-            raise StorageError(f"a line is longer than {format_size(LINE_BYTES)}")
-        return data
-
-
-def _header(file: TextFile) -> tuple[int, int]:
-    """Return the numbers of states and entries, after looking at what the file claims to be."""
+def _header(file: TextFile) -> tuple[int, int, bool]:
+    """Return the number of states, of entries, and whether half of the entries stand there, after looking at the claims."""
     banner = (file.next_line() or b"").lower().split()
     if len(banner) != 5 or banner[:2] != [b"%%matrixmarket", b"matrix"]:
-        raise file.fault("the banner of MatrixMarket is missing; allowed is '%%MatrixMarket matrix coordinate real general'", 1)
+        raise file.fault(
+            "the banner of MatrixMarket is missing; allowed is '%%MatrixMarket matrix coordinate real general'", 1
+        )
     for word, allowed in zip(banner[2:], ((b"coordinate",), _FIELDS, _SYMMETRIES), strict=True):
         if word not in allowed:
             known = ", ".join(map(decoded, allowed))
-            raise ModelError(f"{shown(file.path)} holds a matrix that is {printable(decoded(word[:40]))}; allowed is {known}.")
+            raise ModelError(
+                f"{shown(file.path)} holds a matrix that is {printable(decoded(word[:40]))}; allowed is {known}."
+            )
     comments = 0
     while (line := file.next_line()) is not None and (not line.strip() or line.lstrip().startswith(b"%")):
         comments += 1
@@ -191,18 +187,23 @@ def _header(file: TextFile) -> tuple[int, int]:
         raise file.fault(f"the size is {printable(decoded((line or b'')[:40]))!r}; allowed are 'rows columns entries'")
     rows, columns, entries = found
     if rows != columns or not rows:
-        raise ModelError(f"{shown(file.path)} holds a matrix of {rows:,} x {columns:,}; allowed is a square, non-empty one.")
+        raise ModelError(
+            f"{shown(file.path)} holds a matrix of {rows:,} x {columns:,}; allowed is a square, non-empty one."
+        )
     compressed = isinstance(file.stream, Inflated) and file.stream.compressed
     if not compressed and entries > file.size // _SHORTEST + 1:
         raise file.fault(f"{entries:,} entries are announced, but the file has only {file.size:,} bytes")
-    double = 2 if banner[4] == b"symmetric" else 1
+    symmetric = banner[4] == b"symmetric"
     require_memory(
-        f"the model in {shown(file.path)}", 60 * entries * double + 48 * rows, states=rows, entries=entries
+        f"the model in {shown(file.path)}",
+        (120 if symmetric else 60) * entries + 48 * rows,
+        states=rows,
+        entries=entries,
     )
-    return rows, entries
+    return rows, entries, symmetric
 
 
-def _refuse_doubled(path: Any, rows: np.ndarray, columns: np.ndarray, size: int) -> None:
+def _refuse_doubled(path: Any, rows: np.ndarray, columns: np.ndarray) -> None:
     order = np.lexsort((columns, rows))
     doubled = np.flatnonzero((np.diff(rows[order]) == 0) & (np.diff(columns[order]) == 0))
     if doubled.size:

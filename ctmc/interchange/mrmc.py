@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ctmc.errors import StorageError, printable
-from ctmc.interchange.parts import earned, left_out, no_descriptions, numbered, shown
+from ctmc.errors import printable
+from ctmc.interchange.parts import earned, left_out, no_descriptions, numbered
 from ctmc.interchange.rows import (
     assembled,
+    file_and_stem,
     first_reward,
     labels_to_write,
     listing,
@@ -20,7 +21,6 @@ from ctmc.interchange.rows import (
     read_moves,
     read_values,
     reward_of,
-    stem_of,
     value_lines,
     writer,
 )
@@ -31,14 +31,14 @@ from ctmc.model.reward import Reward
 
 
 def read(path: str | os.PathLike[str]) -> Generator:
-    """Read a chain from files of MRMC.
+    r"""Read a chain from files of MRMC.
 
     The states of the label ``init`` begin, with equal probability if they are several.  The one reward is called ``reward``.
 
     Parameters
     ----------
     path : path-like
-        The ``.tra``, or the path without this ending.
+        The ``.tra``, or the path without an ending.
 
     Raises
     ------
@@ -51,12 +51,12 @@ def read(path: str | os.PathLike[str]) -> Generator:
     --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "queue.tra").write_text("STATES 2\\nTRANSITIONS 2\\n1 2 1\\n2 1 2\\n")
+    ...     _ = Path(folder, "queue.tra").write_text("STATES 2\nTRANSITIONS 2\n1 2 1\n2 1 2\n")
     ...     read(f"{folder}/queue.tra").uniformization_rate
     2.0
     """
-    stem = stem_of(os.fspath(path))
-    with TextFile(f"{stem}.tra" if stem == os.fspath(path) else path) as file:
+    main, stem = file_and_stem(path, reading=True)
+    with TextFile(main) as file:
         size, count = _announced(file, b"STATES"), _announced(file, b"TRANSITIONS")
         if not size:
             raise file.fault("the number of states is 0; allowed is 1 or more", 1)
@@ -84,7 +84,7 @@ def write(path: str | os.PathLike[str], model: Any, *, overwrite: bool = False) 
     Parameters
     ----------
     path : path-like
-        The ``.tra``, or the path without this ending.
+        The ``.tra``, or the path without an ending.
     model : Generator
     overwrite : bool
         Whether existing files may be replaced; rewards of an older model with this path are then removed.
@@ -109,7 +109,7 @@ def write(path: str | os.PathLike[str], model: Any, *, overwrite: bool = False) 
     ...     write(f"{folder}/queue.tra", chain), Path(folder, "queue.tra").read_text().split()[:6]
     ([], ['STATES', '2', 'TRANSITIONS', '2', '1', '2'])
     """
-    stem = stem_of(os.fspath(path))
+    main, stem = file_and_stem(path)
     rows = listing(model, "files of MRMC")
     chain = rows.chain
     rewards, lost = earned(chain)
@@ -118,7 +118,7 @@ def write(path: str | os.PathLike[str], model: Any, *, overwrite: bool = False) 
     lost += no_descriptions(chosen)
     labels = labels_to_write(chain, lost, only_words)
     head = f"STATES {chain.size}\nTRANSITIONS {len(rows.rates)}\n"
-    files = [(Path(f"{stem}.tra"), writer(head, rows.lines(rows.rates, 1)))]
+    files = [(Path(main), writer(head, rows.lines(rows.rates, 1)))]
     files.append((Path(f"{stem}.lab"), writer(declared_lines(labels, 1))))
     for reward in chosen:
         if reward.rate is not None:
@@ -127,14 +127,7 @@ def write(path: str | os.PathLike[str], model: Any, *, overwrite: bool = False) 
             impulse = reward.impulse[rows.places]
             head = f"TRANSITIONS {np.count_nonzero(impulse)}\n"
             files.append((Path(f"{stem}.rewi"), writer(head, rows.lines(impulse, 1, zeros=False))))
-    old = {Path(f"{stem}.rew"), Path(f"{stem}.rewi")} - {name for name, _ in files}
-    if not overwrite:
-        for name in old:
-            if os.path.lexists(name):
-                raise StorageError(f"Cannot write {shown(path)}: {shown(name)} exists and would be taken for a part of it.")
-    replace_files(files, overwrite=overwrite)
-    for name in old:
-        name.unlink(missing_ok=True)
+    replace_files(files, overwrite=overwrite, old=(Path(f"{stem}.rew"), Path(f"{stem}.rewi")))
     return lost + left_out(chain)
 
 

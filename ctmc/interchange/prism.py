@@ -30,6 +30,7 @@ from ctmc.interchange.rows import (
     Listing,
     Moves,
     assembled,
+    file_and_stem,
     labels_to_write,
     listing,
     numbers_of,
@@ -37,7 +38,6 @@ from ctmc.interchange.rows import (
     read_moves,
     read_values,
     reward_of,
-    stem_of,
     unused,
     value_lines,
     writer,
@@ -55,7 +55,7 @@ _MOST_STRUCTURES = 10_000
 
 
 def read(path: str | os.PathLike[str]) -> Generator:
-    """Read a chain from explicit files of PRISM.
+    r"""Read a chain from explicit files of PRISM.
 
     A ``.sta`` gives the states with their variables, each a scalar, true and false as 1 and 0; without it there is the one
     variable ``state``.  The states of the label ``init`` begin, with equal probability if they are several (PRISM answers for
@@ -64,7 +64,7 @@ def read(path: str | os.PathLike[str]) -> Generator:
     Parameters
     ----------
     path : path-like
-        The ``.tra``, or the path without this ending.
+        The ``.tra``, or the path without an ending.
 
     Raises
     ------
@@ -77,12 +77,12 @@ def read(path: str | os.PathLike[str]) -> Generator:
     --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "queue.tra").write_text("2 2\\n0 1 1\\n1 0 2\\n")
+    ...     _ = Path(folder, "queue.tra").write_text("2 2\n0 1 1\n1 0 2\n")
     ...     read(f"{folder}/queue.tra").uniformization_rate
     2.0
     """
-    stem = stem_of(os.fspath(path))
-    with TextFile(f"{stem}.tra" if stem == os.fspath(path) else path) as file:
+    main, stem = file_and_stem(path, reading=True)
+    with TextFile(main) as file:
         size, count = _header(file, "transitions")
         moves = read_moves(file, Layout(size=size, order=1, action=True, comments=True), count)
     space: StateSpace = _states(f"{stem}.sta", size) if os.path.lexists(f"{stem}.sta") else numbered(size)
@@ -108,7 +108,7 @@ def write(path: str | os.PathLike[str], model: Any, *, overwrite: bool = False) 
     Parameters
     ----------
     path : path-like
-        The ``.tra``, or the path without this ending.
+        The ``.tra``, or the path without an ending.
     model : Generator
     overwrite : bool
         Whether existing files may be replaced; rewards of an older model with this path are then removed.
@@ -133,14 +133,14 @@ def write(path: str | os.PathLike[str], model: Any, *, overwrite: bool = False) 
     ...     write(f"{folder}/queue.tra", chain), Path(folder, "queue.tra").read_text().split()[:5]
     ([], ['2', '2', '0', '1', '1.0'])
     """
-    stem = stem_of(os.fspath(path))
+    main, stem = file_and_stem(path)
     rows = listing(model, "explicit files of PRISM")
     chain = rows.chain
     rewards, lost = earned(chain, components=True)
     lost += no_descriptions(rewards)
     labels = labels_to_write(chain, lost, lambda name: re.sub(r'["\x00-\x1f\x7f]', "_", _utf8(name)))
     labels.setdefault(DEADLOCK, rows.absorbing())
-    files = [(Path(f"{stem}.tra"), writer(f"{chain.size} {len(rows.rates)}\n", rows.lines(rows.rates, 0)))]
+    files = [(Path(main), writer(f"{chain.size} {len(rows.rates)}\n", rows.lines(rows.rates, 0)))]
     files.append((Path(f"{stem}.sta"), writer(_state_lines(chain, lost))))
     files.append((Path(f"{stem}.lab"), writer(_label_lines(labels))))
     for number, reward in enumerate(rewards, start=1):
@@ -153,14 +153,7 @@ def write(path: str | os.PathLike[str], model: Any, *, overwrite: bool = False) 
         files.append((Path(f"{stem}{mark}.srew"), writer(head, value_lines(rate, 0))))
         if reward.impulse is not None:
             files.append((Path(f"{stem}{mark}.trew"), writer(*_impulse_lines(rows, name, reward.impulse))))
-    old = {Path(name) for pair in _structures(stem) for name in pair} - {name for name, _ in files}
-    if not overwrite:
-        for name in old:
-            if os.path.lexists(name):
-                raise StorageError(f"Cannot write {shown(path)}: {shown(name)} exists and would be taken for a part of it.")
-    replace_files(files, overwrite=overwrite)
-    for name in old:
-        name.unlink(missing_ok=True)
+    replace_files(files, overwrite=overwrite, old=(Path(name) for pair in _structures(stem) for name in pair))
     return lost + left_out(chain)
 
 
@@ -205,7 +198,10 @@ def _states(path: str, size: int) -> StateSpace:
             try:
                 if int(number) != row or values[:1] != b"(" or values[-1:] != b")":
                     raise ValueError
-                state = [_BOOLEANS[word] if (word := text.strip()) in _BOOLEANS else int(word) for text in values[1:-1].split(b",")]
+                state = [
+                    _BOOLEANS[word] if (word := text.strip()) in _BOOLEANS else int(word)
+                    for text in values[1:-1].split(b",")
+                ]
                 if len(state) != len(names):
                     raise ValueError
                 if row < size:
@@ -228,7 +224,8 @@ def _states(path: str, size: int) -> StateSpace:
 def _labels(path: str, size: int) -> dict[str, np.ndarray]:
     with TextFile(path) as file:
         head = decoded(_content(file) or b"")
-        declared, at = {}, 0
+        declared: dict[int, str] = {}
+        at = 0
         while match := _DECLARED.match(head, at):
             number, name, at = int(match[1]), match[2], match.end()
             if number in declared or name in declared.values():
@@ -246,8 +243,8 @@ def _labels(path: str, size: int) -> dict[str, np.ndarray]:
                 position = int(state)
                 if not 0 <= position < size:
                     raise file.fault(f"the state is {printable(decoded(state[:40]))}; allowed is 0 to {size - 1}")
-                for number in numbers.split():
-                    members[int(number)][position] = True
+                for index in numbers.split():
+                    members[int(index)][position] = True
             except (ValueError, KeyError):
                 raise file.fault(
                     f"it is {printable(decoded(line[:60]))!r}; allowed is 'state: label label' with declared labels"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ def read_moves(file: TextFile, layout: Layout, count: int | None = None) -> Move
     loops = np.zeros(len(into))
     total, size = 0, layout.size or 0
     for block in file.blocks(layout):
-        sources, targets = block.indices
+        sources, targets = block.indices[0], block.indices[1]
         if count is not None and total + len(sources) > count:
             raise file.fault(
                 f"a transition beyond the {count:,} that are announced", int(block.lines[max(count - total, 0)])
@@ -115,7 +116,7 @@ def read_moves(file: TextFile, layout: Layout, count: int | None = None) -> Move
     rates = np.empty(entries)
     file.go_back(mark)
     for block in file.blocks(layout):
-        bad = _fill(*block.indices, block.values, indptr, filled, sources_of, rates)
+        bad = _fill(block.indices[0], block.indices[1], block.values, indptr, filled, sources_of, rates)
         if bad >= 0:
             i, j = (block.indices[:, bad] + layout.first).tolist()
             raise file.fault(f"the transition from {i} to {j} stands there twice", int(block.lines[bad]))
@@ -144,9 +145,7 @@ def read_values(file: TextFile, layout: Layout, size: int, count: int | None = N
         total += len(block.values)
         bad = _put(block.indices[0], block.values, values)
         if bad >= 0:
-            raise file.fault(
-                f"state {block.indices[0, bad] + layout.first} stands there twice", int(block.lines[bad])
-            )
+            raise file.fault(f"state {block.indices[0, bad] + layout.first} stands there twice", int(block.lines[bad]))
     if count is not None and total != count:
         raise file.fault(f"{count:,} lines are announced, but there are {total:,}")
     values[np.isnan(values)] = 0.0
@@ -164,11 +163,15 @@ def read_impulses(
     for block in file.blocks(layout):
         total += len(block.values)
         bad, kind = _put_impulses(
-            *block.indices, block.values, rows.indptr, rows.sources, moves.loops, impulses, loops
+            block.indices[0], block.indices[1], block.values, rows.indptr, rows.sources, moves.loops, impulses, loops
         )
         if kind:
             i, j = (block.indices[:, bad] + layout.first).tolist()
-            what = f"the transition from {i} to {j} stands there twice" if kind == 2 else f"there is no transition from {i} to {j}"
+            what = (
+                f"the transition from {i} to {j} stands there twice"
+                if kind == 2
+                else f"there is no transition from {i} to {j}"
+            )
             raise file.fault(what, int(block.lines[bad]))
     if count is not None and total != count:
         raise file.fault(f"{count:,} lines are announced, but there are {total:,}")
@@ -205,7 +208,11 @@ def reward_of(
 
 
 def assembled(
-    moves: Moves, space: StateSpace, labels: Mapping[str, np.ndarray], rewards: Mapping[str, Reward], notes: tuple[str, ...]
+    moves: Moves,
+    space: StateSpace,
+    labels: Mapping[str, np.ndarray],
+    rewards: Mapping[str, Reward],
+    notes: tuple[str, ...],
 ) -> Generator:
     """Return the chain: states labelled ``init`` begin, with equal probability; ``deadlock`` is no news if it is exactly that.
 
@@ -254,9 +261,7 @@ class Listing:
             sources = np.repeat(np.arange(begin, end), np.diff(self.indptr[begin : end + 1]))
             chosen = values[part]
             keep = slice(None) if zeros else chosen != 0
-            yield _joined(
-                "%d %d %r\n", sources[keep] + first, self.targets[part][keep] + first, chosen[keep]
-            )
+            yield _joined("%d %d %r\n", sources[keep] + first, self.targets[part][keep] + first, chosen[keep])
 
     def absorbing(self) -> np.ndarray:
         """Return which states nothing leaves; shape (n,), bool."""
@@ -362,10 +367,23 @@ def first_reward(rewards: list[Earned], lost: list[str]) -> list[Earned]:
     return rewards[:1]
 
 
-def stem_of(path: Any) -> str:
-    """Return the path without its ending ``.tra``."""
-    text = str(path)
-    return text[: -len(".tra")] if text.lower().endswith(".tra") else text
+def file_and_stem(path: str | os.PathLike[str], *, reading: bool = False) -> tuple[str, str]:
+    """Return the path of the transitions, and what the files beside it begin with.
+
+    A path without an ending, and one that is read and does not exist, is what all begin with.
+
+    Examples
+    --------
+    >>> file_and_stem("queue"), file_and_stem("queue.TRA")
+    (('queue.tra', 'queue'), ('queue.TRA', 'queue'))
+    """
+    text = os.fsdecode(path)
+    root, ending = os.path.splitext(text)
+    if os.path.lexists(text) if reading and ending.lower() != ".tra" else ending:
+        return text, root
+    if reading and ending and not os.path.lexists(f"{text}.tra"):
+        return text, root
+    return f"{text}.tra", text
 
 
 def _joined(form: str, *columns: np.ndarray) -> str:
@@ -444,5 +462,3 @@ def _put_impulses(  # type: ignore[no-untyped-def]
             return k, 2
         impulses[low] = given[k]
     return -1, 0
-
-

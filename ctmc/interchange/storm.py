@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ctmc.errors import ModelError, StorageError, printable
+from ctmc.errors import ModelError, printable
 from ctmc.interchange.parts import earned, identifiers, left_out, no_descriptions, numbered, shown
 from ctmc.interchange.rows import (
     assembled,
+    file_and_stem,
     labels_to_write,
     listing,
     numbers_of,
@@ -26,7 +27,6 @@ from ctmc.interchange.rows import (
     read_moves,
     read_values,
     reward_of,
-    stem_of,
     value_lines,
     writer,
 )
@@ -40,7 +40,7 @@ STATE_REWARDS, TRANSITION_REWARDS = ".state.rew", ".trans.rew"
 
 
 def read(path: str | os.PathLike[str]) -> Generator:
-    """Read a chain from explicit files of Storm.
+    r"""Read a chain from explicit files of Storm.
 
     The states of the label ``init`` begin, with equal probability if they are several.  A transition from a state to itself,
     which Storm needs where nothing leaves a state, has no effect on the process and is left out, with a note.
@@ -48,7 +48,7 @@ def read(path: str | os.PathLike[str]) -> Generator:
     Parameters
     ----------
     path : path-like
-        The ``.tra``, or the path without this ending.
+        The ``.tra``, or the path without an ending.
 
     Raises
     ------
@@ -61,12 +61,12 @@ def read(path: str | os.PathLike[str]) -> Generator:
     --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "queue.tra").write_text("ctmc\\n0 1 1\\n1 0 2\\n")
+    ...     _ = Path(folder, "queue.tra").write_text("ctmc\n0 1 1\n1 0 2\n")
     ...     read(f"{folder}/queue.tra").uniformization_rate
     2.0
     """
-    stem = stem_of(os.fspath(path))
-    with TextFile(f"{stem}.tra" if stem == os.fspath(path) else path) as file:
+    main, stem = file_and_stem(path, reading=True)
+    with TextFile(main) as file:
         start = file.mark()
         line = file.next_line()
         if numbers_of(line, 2) is not None:
@@ -104,7 +104,7 @@ def write(path: str | os.PathLike[str], model: Any, *, overwrite: bool = False) 
     Parameters
     ----------
     path : path-like
-        The ``.tra``, or the path without this ending.
+        The ``.tra``, or the path without an ending.
     model : Generator
     overwrite : bool
         Whether existing files may be replaced; rewards of an older model with this path are then removed.
@@ -129,7 +129,7 @@ def write(path: str | os.PathLike[str], model: Any, *, overwrite: bool = False) 
     ...     write(f"{folder}/queue.tra", chain), Path(folder, "queue.tra").read_text().split()[:4]
     ([], ['ctmc', '0', '1', '1.0'])
     """
-    stem = stem_of(os.fspath(path))
+    main, stem = file_and_stem(path)
     rows = listing(model, "explicit files of Storm")
     chain = rows.chain
     rewards, lost = earned(chain)
@@ -139,7 +139,7 @@ def write(path: str | os.PathLike[str], model: Any, *, overwrite: bool = False) 
     nameless = chain.size - 1 > largest and rows.indptr[-1] == rows.indptr[-2]
     # nothing else would say that the last state is there
     end = f"{chain.size - 1} {chain.size - 1} 1\n" if nameless else ""
-    files = [(Path(f"{stem}.tra"), writer("ctmc\n", rows.lines(rows.rates, 0), end))]
+    files = [(Path(main), writer("ctmc\n", rows.lines(rows.rates, 0), end))]
     files.append((Path(f"{stem}.lab"), writer(declared_lines(labels, 0))))
     names = identifiers([reward.name for reward in rewards], "A-Za-z0-9_", 100)
     for name, reward in zip(names, rewards, strict=True):
@@ -150,14 +150,7 @@ def write(path: str | os.PathLike[str], model: Any, *, overwrite: bool = False) 
         if reward.impulse is not None:
             lines = rows.lines(reward.impulse[rows.places], 0, zeros=False)
             files.append((Path(f"{stem}.{name}{TRANSITION_REWARDS}"), writer(lines)))
-    old = {Path(name) for _, *pair in _structures(stem) for name in pair} - {name for name, _ in files}
-    if not overwrite:
-        for name_ in old:
-            if os.path.lexists(name_):
-                raise StorageError(f"Cannot write {shown(path)}: {shown(name_)} exists and would be taken for a part of it.")
-    replace_files(files, overwrite=overwrite)
-    for name_ in old:
-        name_.unlink(missing_ok=True)
+    replace_files(files, overwrite=overwrite, old=(Path(name) for _, *pair in _structures(stem) for name in pair))
     return lost + left_out(chain)
 
 

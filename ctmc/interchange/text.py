@@ -6,7 +6,7 @@ import lzma
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -84,13 +84,13 @@ class Block:
 
 
 class TextFile:
-    """A regular file, open for reading, whose faults are sentences with its name and a line.
+    r"""A regular file, open for reading, whose faults are sentences with its name and a line.
 
     Examples
     --------
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> _ = (folder / "rates.txt").write_text("0 1 2.5\\n1 0 1e-3\\n")
+    >>> _ = (folder / "rates.txt").write_text("0 1 2.5\n1 0 1e-3\n")
     >>> with TextFile(folder / "rates.txt") as file:
     ...     [block.values.tolist() for block in file.blocks(Layout())]
     [[2.5, 0.001]]
@@ -106,7 +106,7 @@ class TextFile:
             raise StorageError(f"{shown(path)} cannot be read: {failure_reason(error)}.") from None
         self.size = os.fstat(self._file.fileno()).st_size
         self.stream = self._file if wrap is None else wrap(self._file)
-        self._rest = b""
+        self._rest, self._at = b"", 0  # what has been read ahead, and where its next line begins
         self.line = 0
 
     def __enter__(self) -> TextFile:
@@ -121,12 +121,12 @@ class TextFile:
 
     def mark(self) -> tuple[int, int]:
         """Return the place after the lines that were read, for `go_back`."""
-        return self._file.tell() - len(self._rest), self.line
+        return self._file.tell() - len(self._rest[self._at :]), self.line
 
     def go_back(self, mark: tuple[int, int]) -> None:
         """Read again from a mark, in a file that is not wrapped."""
         self._file.seek(mark[0])
-        self._rest, self.line = b"", mark[1]
+        self._rest, self._at, self.line = b"", 0, mark[1]
 
     def more(self) -> bytes:
         """Return the next bytes, up to a block; none at the end."""
@@ -139,34 +139,29 @@ class TextFile:
         return data
 
     def next_line(self) -> bytes | None:
-        """Return the next line without its end, None after the last."""
-        for line in self.lines(once=True):
-            return line
-        return None
-
-    def lines(self, *, once: bool = False) -> Iterator[bytes]:
-        """Yield the lines without their ends, CR or blanks after them."""
-        data, begin = self._rest, 0
-        self._rest = b""
+        """Return the next line without its end, CR or blanks after it; None after the last."""
         while True:
-            end = data.find(b"\n", begin)
+            end = self._rest.find(b"\n", self._at)
             if end < 0:
-                if len(data) - begin > LINE_BYTES:
+                data = self._rest[self._at :]
+                if len(data) > LINE_BYTES:
                     raise self.fault(f"it is longer than {format_size(LINE_BYTES)}", self.line + 1)
                 more = self.more()
-                data, begin = data[begin:] + more, 0
+                self._rest, self._at = data + more, 0
                 if more:
                     continue
                 if not data:
-                    return
+                    return None
                 end = len(data)
+            line = self._rest[self._at : end]
+            self._at = end + 1
             self.line += 1
-            if once:
-                self._rest = data[end + 1 :]
-            yield data[begin:end].rstrip()
-            if once:
-                return
-            begin = end + 1
+            return line.rstrip()
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield all further lines."""
+        while (line := self.next_line()) is not None:
+            yield line
 
     def blocks(self, layout: Layout) -> Iterator[Block]:
         """Yield the numbers of all further lines; blank ones are skipped.
@@ -177,11 +172,11 @@ class TextFile:
             A line is not of this layout; names the first.
         """
         last = np.full(2, -1, dtype=np.int64)
-        data, size = self._rest, _LARGEST_INDEX if layout.size is None else layout.size
-        self._rest = b""
+        data, size = self._rest[self._at :], _LARGEST_INDEX if layout.size is None else layout.size
+        self._rest, self._at = b"", 0
         while True:
             more = self.more()
-            end = data.rfind(b"\n") + 1 if not more else more.rfind(b"\n") + 1
+            end = more.rfind(b"\n") + 1
             if more and not end:
                 if len(data) + len(more) > LINE_BYTES:
                     raise self.fault(f"it is longer than {format_size(LINE_BYTES)}", self.line + 1)
@@ -189,13 +184,13 @@ class TextFile:
                 continue
             if more:
                 text, data = data + more[:end], more[end:]
-            else:
+            elif data:  # the last line has no end
                 text, data = data + b"\n", b""
+            else:
+                return
             block = self._parsed(text, layout, size, last)
             if len(block.values):
                 yield block
-            if not more:
-                return
 
     def _parsed(self, text: bytes, layout: Layout, size: int, last: np.ndarray) -> Block:
         room = len(text) // _LEAST_LINE + 1
@@ -244,7 +239,9 @@ class TextFile:
         return self.fault(f"the {layout.value} is {_word(word)}; allowed are {allowed}", line)
 
 
-def replace_files(files: Sequence[tuple[Path, Callable[[Path], None]]], *, overwrite: bool) -> None:
+def replace_files(
+    files: Sequence[tuple[Path, Callable[[Path], None]]], *, overwrite: bool, old: Iterable[Path] = ()
+) -> None:
     """Write several files that belong together: none gets its name before all are written.
 
     Parameters
@@ -253,13 +250,16 @@ def replace_files(files: Sequence[tuple[Path, Callable[[Path], None]]], *, overw
         The last gets its name first.
     overwrite : bool
         Whether existing ones may be replaced.
+    old : iterable of Path
+        Files that would be taken for parts of the new model; those that are not replaced are removed if `overwrite`, and
+        refused otherwise.
     """
+    left = [path for path in set(old) - {path for path, _ in files} if os.path.lexists(path)]
     if not overwrite:
-        for path, _ in files:
-            if os.path.lexists(path):
-                raise StorageError(
-                    f"Cannot write {shown(path)}: it exists already; overwrite=True or --overwrite replaces it."
-                )
+        for path in [path for path, _ in files if os.path.lexists(path)] + left:
+            raise StorageError(
+                f"Cannot write {shown(path)}: it exists already; overwrite=True or --overwrite replaces it."
+            )
     (path, write), others = files[0], files[1:]
 
     def write_all(temporary: Path) -> None:
@@ -268,6 +268,8 @@ def replace_files(files: Sequence[tuple[Path, Callable[[Path], None]]], *, overw
             replace_files(others, overwrite=overwrite)
 
     replace_file(path, write_all, overwrite=overwrite)
+    for path in left:
+        path.unlink(missing_ok=True)
 
 
 def decoded(word: bytes) -> str:

@@ -13,7 +13,7 @@ from ctmc.model.generator import Generator
 
 
 def read(path: str | os.PathLike[str]) -> Generator:
-    """Read a chain from a ``.tra`` and the files beside it.
+    r"""Read a chain from a ``.tra`` and the files beside it.
 
     Two numbers in the first line are PRISM's, ``STATES`` is MRMC's, ``ctmc`` or three numbers are Storm's.
 
@@ -33,7 +33,7 @@ def read(path: str | os.PathLike[str]) -> Generator:
     --------
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = pathlib.Path(folder, "queue.tra").write_text("STATES 2\\nTRANSITIONS 1\\n1 2 3\\n")
+    ...     _ = pathlib.Path(folder, "queue.tra").write_text("STATES 2\nTRANSITIONS 1\n1 2 3\n")
     ...     read(f"{folder}/queue.tra").exit_rates.tolist()
     [3.0, 0.0]
     """
