@@ -43,11 +43,11 @@ def test_every_format_by_ending_and_by_first_bytes(tmp_path, name):
     np.testing.assert_allclose(found.to_scipy().toarray(), QUEUE.to_scipy().toarray(), rtol=3e-16)
     with pytest.raises(ctmc.StorageError, match=r"allowed are the endings \.h5/\.hdf5 \(ctmc\), .*\.npz"):
         ctmc.write(tmp_path / "queue.xyz", QUEUE)
-    ctmc.write(tmp_path / "queue.xyz", QUEUE, format=name)
-    before = (tmp_path / "queue.xyz").read_bytes()
+    ctmc.write(tmp_path / "other.xyz", QUEUE, format=name)
+    before = (tmp_path / "other.xyz").read_bytes()
     with pytest.raises(ctmc.StorageError, match=r"exists already|another model"):
-        ctmc.write(tmp_path / "queue.xyz", QUEUE.with_reward("one", np.ones(3)), format=name)
-    assert (tmp_path / "queue.xyz").read_bytes() == before
+        ctmc.write(tmp_path / "other.xyz", QUEUE.with_reward("one", np.ones(3)), format=name)
+    assert (tmp_path / "other.xyz").read_bytes() == before
 
 
 def test_unknown_formats(tmp_path):

@@ -184,8 +184,8 @@ class TextFile:
                 continue
             if more:
                 text, data = data + more[:end], more[end:]
-            elif data:  # the last line has no end
-                text, data = data + b"\n", b""
+            elif data:  # the last line may have no end
+                text, data = data if data.endswith(b"\n") else data + b"\n", b""
             else:
                 return
             block = self._parsed(text, layout, size, last)
