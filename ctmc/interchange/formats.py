@@ -107,27 +107,31 @@ FORMATS = {
             "chains as text: reads prism, storm and mrmc, which the first line tells, and writes prism",
             "ctmc.interchange.tra",
             lambda head: _TRA.match(head) is not None,
+            isolated=True,
         ),
         Format(
             "prism",
             (),
             "chains with states, labels, initial states, rewards of states and transitions",
             "ctmc.interchange.prism",
-            lambda head: False,
+            lambda head: False,  # the ending of the three is that of tra
+            isolated=True,
         ),
         Format(
             "storm",
             (),
             "chains with labels, initial states, rewards of states and transitions",
             "ctmc.interchange.storm",
-            lambda head: False,
+            lambda head: False,  # the ending of the three is that of tra
+            isolated=True,
         ),
         Format(
             "mrmc",
             (),
             "chains with labels, initial states, one reward of states and transitions",
             "ctmc.interchange.mrmc",
-            lambda head: False,
+            lambda head: False,  # the ending of the three is that of tra
+            isolated=True,
         ),
         Format(
             "matrix-market",
