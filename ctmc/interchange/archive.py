@@ -42,6 +42,11 @@ class Inflated(io.RawIOBase):
         self._state: Any = self._fresh() if self._fresh else None
         self._left = b""
 
+    @property
+    def compressed(self) -> bool:
+        """Whether the file is of gzip or xz."""
+        return self._fresh is not None
+
     def readable(self) -> bool:
         """Return True."""
         return True

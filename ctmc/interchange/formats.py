@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 OWN = "ctmc"
 _HEAD_BYTES = 1024
+_TRA = re.compile(rb"(ctmc|STATES[ \t]+[0-9]+)[ \t\r]*\n|[0-9]+ [0-9]+\r?\n[0-9]+ [0-9]+ [0-9.]")
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
@@ -30,7 +32,7 @@ class Format:
     ----------
     name : str
     extensions : tuple of str
-        Endings of file names, the first the usual one.
+        Endings of file names, the first the usual one; none where the format must be named.
     carries : str
         What of a model a file holds.
     module : str
@@ -89,6 +91,54 @@ FORMATS = {
             "chains up to 50,000 states with states, labels, initial distribution, rewards of states and transitions",
             "ctmc.interchange.graphml",
             lambda head: b"<graphml" in head,
+            isolated=True,
+        ),
+        Format(
+            "drn",
+            (".drn", ".drn.gz", ".drn.xz"),
+            "chains with labels, initial states, rewards of states and actions",
+            "ctmc.interchange.drn",
+            lambda head: b"@type:" in head or b"@nr_states" in head,
+            isolated=True,
+        ),
+        Format(
+            "tra",
+            (".tra",),
+            "chains as text: reads prism, storm and mrmc, which the first line tells, and writes prism",
+            "ctmc.interchange.tra",
+            lambda head: _TRA.match(head) is not None,
+            isolated=True,
+        ),
+        Format(
+            "prism",
+            (),
+            "chains with states, labels, initial states, rewards of states and transitions",
+            "ctmc.interchange.prism",
+            lambda head: False,  # the ending of the three is that of tra
+            isolated=True,
+        ),
+        Format(
+            "storm",
+            (),
+            "chains with labels, initial states, rewards of states and transitions",
+            "ctmc.interchange.storm",
+            lambda head: False,  # the ending of the three is that of tra
+            isolated=True,
+        ),
+        Format(
+            "mrmc",
+            (),
+            "chains with labels, initial states, one reward of states and transitions",
+            "ctmc.interchange.mrmc",
+            lambda head: False,  # the ending of the three is that of tra
+            isolated=True,
+        ),
+        Format(
+            "matrix-market",
+            (".mtx", ".mtx.gz"),
+            "the generator alone",
+            "ctmc.interchange.matrix_market",
+            lambda head: head[:14].lower() == b"%%matrixmarket",
             isolated=True,
         ),
     )
@@ -238,7 +288,7 @@ def first_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def _endings() -> str:
-    known = ", ".join(f"{'/'.join(entry.extensions)} ({entry.name})" for entry in FORMATS.values())
+    known = ", ".join(f"{'/'.join(entry.extensions)} ({entry.name})" for entry in FORMATS.values() if entry.extensions)
     return f"allowed are the endings {known}, or a format named as such."
 
 

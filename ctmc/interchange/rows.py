@@ -1,0 +1,464 @@
+"""Chains from lists of transitions by source, and lists of transitions from chains, as formats of text have them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+
+from ctmc.errors import printable
+from ctmc.interchange.parts import Earned, finite_chain
+from ctmc.interchange.text import Layout, TextFile
+from ctmc.interchange.umb import by_source
+from ctmc.model.distribution import Distribution
+from ctmc.model.generator import Generator
+from ctmc.model.memory import require_memory
+from ctmc.model.reward import Reward
+from ctmc.model.state_space import StateSpace
+from ctmc.model.transitions import FloatTransitions
+
+_SHORTEST = len("0 1 1")
+_STATES = 1 << 14
+DEADLOCK = "deadlock"
+INIT = "init"
+
+
+@dataclass(frozen=True, eq=False)
+class Moves:
+    """Transitions of a file.
+
+    Attributes
+    ----------
+    rows : FloatTransitions
+    loops : ndarray of float64, shape (n,)
+        Rates from each state to itself, which have no effect on the process.
+    """
+
+    rows: FloatTransitions
+    loops: np.ndarray
+
+    @property
+    def size(self) -> int:
+        """Number of states."""
+        return len(self.loops)
+
+    def absorbing(self) -> np.ndarray:
+        """Return which states nothing leaves; shape (n,), bool."""
+        left = np.zeros(self.size, dtype=bool)
+        left[self.rows.sources] = True
+        return ~left
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what is said about transitions from a state to itself."""
+        count = int(np.count_nonzero(self.loops))
+        if not count:
+            return ()
+        return (f"The file has transitions of {count} states to themselves, which have no effect and are left out.",)
+
+
+def read_moves(file: TextFile, layout: Layout, count: int | None = None) -> Moves:
+    """Read all further lines ``i j rate``, twice, so that nothing but the result is held.
+
+    Parameters
+    ----------
+    file : TextFile
+    layout : Layout
+        With ascending sources; without `size`, the largest index tells it.
+    count : int, optional
+        Number of transitions that the header announces.
+
+    Raises
+    ------
+    StorageError
+        A line is wrong, stands there twice, or there are more or fewer than announced.
+    ModelError
+        The chain does not fit the memory limit.
+    """
+    if count is not None and count > file.size // _SHORTEST + 1:
+        raise file.fault(f"{count:,} transitions are announced, but the file has only {file.size:,} bytes")
+    if layout.size is not None:
+        _require(file, layout.size, count or 0)
+    mark = file.mark()
+    into = np.zeros(layout.size or 1024, dtype=np.int64)
+    loops = np.zeros(len(into))
+    total, size = 0, layout.size or 0
+    for block in file.blocks(layout):
+        sources, targets = block.indices[0], block.indices[1]
+        if count is not None and total + len(sources) > count:
+            raise file.fault(
+                f"a transition beyond the {count:,} that are announced", int(block.lines[max(count - total, 0)])
+            )
+        total += len(sources)
+        if layout.size is None:
+            size = max(size, int(block.indices.max()) + 1)
+            if size > len(into):
+                room = max(size, 2 * len(into)) if 64 * size < 2**31 else size
+                _require(file, room, total)
+                into, loops = _longer(into, room), _longer(loops, room)
+        _count(sources, targets, block.values, into, loops)
+    if count is not None and total < count:
+        raise file.fault(f"the file ends after {total:,} transitions, but {count:,} are announced")
+    if not size:
+        raise file.fault("the file has no transitions, from which the number of states could be told")
+    into, loops = into[:size], loops[:size]
+    entries = int(into.sum())
+    _require(file, size, entries)
+    indptr = np.zeros(size + 1, dtype=np.int64)
+    np.cumsum(into, out=indptr[1:])
+    filled = indptr[:-1].copy()
+    sources_of = np.empty(entries, dtype=np.int32 if size <= np.iinfo(np.int32).max else np.int64)
+    rates = np.empty(entries)
+    file.go_back(mark)
+    for block in file.blocks(layout):
+        bad = _fill(block.indices[0], block.indices[1], block.values, indptr, filled, sources_of, rates)
+        if bad >= 0:
+            i, j = (block.indices[:, bad] + layout.first).tolist()
+            raise file.fault(f"the transition from {i} to {j} stands there twice", int(block.lines[bad]))
+    if not np.array_equal(filled, indptr[1:]):
+        raise file.fault("the file has changed while it was read")
+    return Moves(FloatTransitions(indptr, sources_of, rates), loops)
+
+
+def by_target(sources: np.ndarray, targets: np.ndarray, rates: np.ndarray, size: int) -> Moves:
+    """Return transitions that are given by ascending source, each once; shapes (m,)."""
+    into, loops = np.zeros(size, dtype=np.int64), np.zeros(size)
+    _count(sources, targets, rates, into, loops)
+    indptr = np.zeros(size + 1, dtype=np.int64)
+    np.cumsum(into, out=indptr[1:])
+    found = np.empty(indptr[-1], dtype=np.int32 if size <= np.iinfo(np.int32).max else np.int64)
+    values = np.empty(len(found))
+    _fill(sources, targets, rates, indptr, indptr[:-1].copy(), found, values)
+    return Moves(FloatTransitions(indptr, found, values), loops)
+
+
+def read_values(file: TextFile, layout: Layout, size: int, count: int | None = None) -> np.ndarray:
+    """Read all further lines ``i value``; states that are not named have 0; shape (n,)."""
+    values = np.full(size, np.nan)
+    total = 0
+    for block in file.blocks(layout):
+        total += len(block.values)
+        bad = _put(block.indices[0], block.values, values)
+        if bad >= 0:
+            raise file.fault(f"state {block.indices[0, bad] + layout.first} stands there twice", int(block.lines[bad]))
+    if count is not None and total != count:
+        raise file.fault(f"{count:,} lines are announced, but there are {total:,}")
+    values[np.isnan(values)] = 0.0
+    return values
+
+
+def read_impulses(
+    file: TextFile, layout: Layout, moves: Moves, count: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Read all further lines ``i j reward``: one number for each transition, and one for each loop of a state."""
+    rows = moves.rows
+    require_memory("the rewards of transitions", 8 * len(rows.rates), entries=len(rows.rates))
+    impulses, loops = np.full(len(rows.rates), np.nan), np.full(moves.size, np.nan)
+    total = 0
+    for block in file.blocks(layout):
+        total += len(block.values)
+        bad, kind = _put_impulses(
+            block.indices[0], block.indices[1], block.values, rows.indptr, rows.sources, moves.loops, impulses, loops
+        )
+        if kind:
+            i, j = (block.indices[:, bad] + layout.first).tolist()
+            what = (
+                f"the transition from {i} to {j} stands there twice"
+                if kind == 2
+                else f"there is no transition from {i} to {j}"
+            )
+            raise file.fault(what, int(block.lines[bad]))
+    if count is not None and total != count:
+        raise file.fault(f"{count:,} lines are announced, but there are {total:,}")
+    impulses[np.isnan(impulses)] = 0.0
+    loops[np.isnan(loops)] = 0.0
+    return impulses, loops
+
+
+def reward_of(
+    rate: np.ndarray | None, impulses: np.ndarray | None, looped: np.ndarray | None, moves: Moves
+) -> tuple[Reward, str | None]:
+    """Return a reward from its numbers, and a note where what loops of states earn becomes a rate.
+
+    Parameters
+    ----------
+    rate : ndarray, shape (n,), optional
+    impulses : ndarray, shape (transitions,), optional
+    looped : ndarray, shape (n,), optional
+        What each loop of a state earns.
+    moves : Moves
+    """
+    note, self_loops = None, None
+    if looped is not None and (moves.loops * looped).any():
+        if set(np.unique(looped[moves.loops > 0]).tolist()) <= {0.0, 1.0}:
+            self_loops = moves.loops * looped
+        else:
+            rate = moves.loops * looped + (0.0 if rate is None else rate)
+            note = "what transitions of states to themselves earn is a rate; expectations stay, variances do not."
+    if impulses is not None and not impulses.any() and (rate is not None or self_loops is not None):
+        impulses = None
+    if impulses is not None and rate is not None and not rate.any():
+        rate = None
+    return Reward(rate, impulse=impulses, self_loops=self_loops), note
+
+
+def assembled(
+    moves: Moves,
+    space: StateSpace,
+    labels: Mapping[str, np.ndarray],
+    rewards: Mapping[str, Reward],
+    notes: tuple[str, ...],
+) -> Generator:
+    """Return the chain: states labelled ``init`` begin, with equal probability; ``deadlock`` is no news if it is exactly that.
+
+    Several initial states stand, in these formats, for as many chains; the uniform distribution over them answers for the
+    mean of these, and a note says so.
+    """
+    kept = dict(labels)
+    initial = None
+    if INIT in kept:
+        positions = np.flatnonzero(kept.pop(INIT))
+        if len(positions):
+            initial = Distribution(positions, np.full(len(positions), 1 / len(positions)))
+        if len(positions) > 1:
+            notes += (f"The file has {len(positions)} initial states; each begins with the same probability.",)
+    if DEADLOCK in kept and np.array_equal(kept[DEADLOCK], moves.absorbing()):
+        del kept[DEADLOCK]
+    return Generator(
+        space, moves.rows, initial=initial, labels=kept, rewards=dict(rewards), notes=moves.notes() + notes
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """A chain by source, ready to be written.
+
+    Attributes
+    ----------
+    chain : Generator
+    indptr, targets : ndarray of int64
+    rates : ndarray of float64
+    places : ndarray of int64
+        Where each transition stands in ``chain.rates``.
+    """
+
+    chain: Generator
+    indptr: np.ndarray
+    targets: np.ndarray
+    rates: np.ndarray
+    places: np.ndarray
+
+    def lines(self, values: np.ndarray, first: int, *, zeros: bool = True) -> Iterator[str]:
+        """Yield text with lines ``i j value``, exact in each bit, for values by source."""
+        for begin in range(0, self.chain.size, _STATES):
+            end = min(begin + _STATES, self.chain.size)
+            part = slice(self.indptr[begin], self.indptr[end])
+            sources = np.repeat(np.arange(begin, end), np.diff(self.indptr[begin : end + 1]))
+            chosen = values[part]
+            keep = slice(None) if zeros else chosen != 0
+            yield _joined("%d %d %r\n", sources[keep] + first, self.targets[part][keep] + first, chosen[keep])
+
+    def absorbing(self) -> np.ndarray:
+        """Return which states nothing leaves; shape (n,), bool."""
+        found: np.ndarray = np.diff(self.indptr) == 0
+        return found
+
+
+def listing(model: Any, kind: str) -> Listing:
+    """Return a model by source, or say that it is no finite chain."""
+    chain = finite_chain(model, kind)
+    require_memory("writing", 64 * (chain.entries + chain.size), states=chain.size, entries=chain.entries)
+    rates, places = by_source(chain)
+    return Listing(
+        chain, rates.indptr.astype(np.int64), rates.indices.astype(np.int64), np.asarray(rates.data), np.asarray(places)
+    )
+
+
+def value_lines(values: np.ndarray, first: int) -> Iterator[str]:
+    """Yield text with lines ``i value`` for the values that are not 0."""
+    for begin in range(0, len(values), _STATES):
+        part = values[begin : begin + _STATES]
+        places = np.flatnonzero(part)
+        yield _joined("%d %r\n", places + begin + first, part[places])
+
+
+def labels_to_write(chain: Generator, lost: list[str], clean: Callable[[str], str]) -> dict[str, np.ndarray]:
+    """Return ``init`` and the labels under the names that a format takes; what changes is put on the list of what is lost."""
+    initial = np.zeros(chain.size, dtype=bool)
+    if chain.initial is None:
+        initial[0] = True
+        lost.append("The model has no initial distribution; the format needs an initial state, which is the first one.")
+    else:
+        initial[chain.initial.positions] = True
+        probabilities = chain.initial.probabilities
+        if np.ptp(probabilities) > 1e-15:
+            lost.append(
+                f"The initial probabilities of {len(probabilities)} states are not carried; these states are marked initial."
+            )
+    found = {INIT: initial}
+    for name, member in chain.labels.items():
+        if name == INIT and np.array_equal(member, initial):
+            continue
+        written = unused(clean(name), found)
+        if written != name:
+            lost.append(f"Label {printable(name)!r} is written as {printable(written)!r}.")
+        found[written] = member
+    return found
+
+
+def unused(name: str, taken: Any) -> str:
+    """Return a name that is not taken, with a number added where it is.
+
+    Examples
+    --------
+    >>> unused("init", ["init"]), unused("full", ["init"])
+    ('init_2', 'full')
+    """
+    found, number = name or "_", 1
+    while found in taken:
+        number += 1
+        found = f"{name or '_'}_{number}"
+    return found
+
+
+def only_words(name: str) -> str:
+    """Return a name without blanks and control characters.
+
+    Examples
+    --------
+    >>> only_words("Größe > 3")
+    'Größe_>_3'
+    """
+    return re.sub(r"[\s\x00-\x20\x7f]", "_", name.encode("utf-8", "backslashreplace").decode()).lstrip("#") or "_"
+
+
+def writer(*pieces: Any) -> Callable[[Path], None]:
+    """Return a function that writes text, given as strings or iterables of them, to a path."""
+
+    def write(path: Path) -> None:
+        with open(path, "w", encoding="utf-8", newline="\n") as file:
+            for piece in pieces:
+                file.writelines([piece] if isinstance(piece, str) else piece)
+
+    return write
+
+
+def numbers_of(line: bytes | None, count: int) -> list[int] | None:
+    """Return the whole numbers of a line that has exactly so many words, all digits, else None."""
+    words = (line or b"").split()
+    if len(words) != count or not all(word.isdigit() and len(word) < 25 for word in words):
+        return None
+    return [int(word) for word in words]
+
+
+def first_reward(rewards: list[Earned], lost: list[str]) -> list[Earned]:
+    """Return the first reward for a format that has room for one; the others, and its name, are lost."""
+    if rewards:
+        lost.append(f"The name of the reward is not carried: {printable(rewards[0].name)}.")
+    if len(rewards) > 1:
+        lost.append(
+            f"Rewards beyond the first are not carried: {', '.join(printable(reward.name) for reward in rewards[1:])}."
+        )
+    return rewards[:1]
+
+
+def file_and_stem(path: str | os.PathLike[str], *, reading: bool = False) -> tuple[str, str]:
+    """Return the path of the transitions, and what the files beside it begin with.
+
+    A path without an ending, and one that is read and does not exist, is what all begin with.
+
+    Examples
+    --------
+    >>> file_and_stem("queue"), file_and_stem("queue.TRA")
+    (('queue.tra', 'queue'), ('queue.TRA', 'queue'))
+    """
+    text = os.fsdecode(path)
+    root, ending = os.path.splitext(text)
+    if os.path.lexists(text) if reading and ending.lower() != ".tra" else ending:
+        return text, root
+    if reading and ending and not os.path.lexists(f"{text}.tra"):
+        return text, root
+    return f"{text}.tra", text
+
+
+def _joined(form: str, *columns: np.ndarray) -> str:
+    return "".join(map(form.__mod__, zip(*(column.tolist() for column in columns), strict=True)))
+
+
+def _longer(values: np.ndarray, size: int) -> np.ndarray:
+    longer = np.zeros(size, dtype=values.dtype)
+    longer[: len(values)] = values
+    return longer
+
+
+def _require(file: TextFile, states: int, entries: int) -> None:
+    require_memory(
+        f"the model in {printable(str(file.path))}", 48 * states + 12 * entries, states=states, entries=entries
+    )
+
+
+@numba.njit(cache=True, nogil=True)
+def _count(sources: Any, targets: Any, values: Any, into: Any, loops: Any) -> None:
+    for k in range(len(sources)):
+        if sources[k] == targets[k]:
+            loops[targets[k]] += values[k]
+        else:
+            into[targets[k]] += 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill(sources: Any, targets: Any, values: Any, indptr: Any, filled: Any, out: Any, rates: Any) -> int:
+    """Put transitions in their places; return the first that stands there twice, or -1."""
+    for k in range(len(sources)):
+        j = targets[k]
+        if sources[k] == j:
+            continue
+        at = filled[j]
+        if at >= indptr[j + 1] or (at > indptr[j] and out[at - 1] >= sources[k]):
+            return k
+        out[at], rates[at] = sources[k], values[k]
+        filled[j] = at + 1
+    return -1
+
+
+@numba.njit(cache=True, nogil=True)
+def _put(places: Any, given: Any, values: Any) -> int:
+    for k in range(len(places)):
+        if not np.isnan(values[places[k]]):
+            return k
+        values[places[k]] = given[k]
+    return -1
+
+
+@numba.njit(cache=True, nogil=True)
+def _put_impulses(  # type: ignore[no-untyped-def]
+    sources, targets, given, indptr, rows, loop_rates, impulses, loops
+):
+    """Put impulses to their transitions by bisection; return (line, 1 for no transition or 2 for a doubled one)."""
+    for k in range(len(sources)):
+        i, j = sources[k], targets[k]
+        if i == j:
+            if loop_rates[i] == 0:
+                return k, 1
+            if not np.isnan(loops[i]):
+                return k, 2
+            loops[i] = given[k]
+            continue
+        low, high = indptr[j], indptr[j + 1]
+        while low < high:
+            middle = (low + high) // 2
+            if rows[middle] < i:
+                low = middle + 1
+            else:
+                high = middle
+        if low == indptr[j + 1] or rows[low] != i:
+            return k, 1
+        if not np.isnan(impulses[low]):
+            return k, 2
+        impulses[low] = given[k]
+    return -1, 0
