@@ -44,6 +44,7 @@ MODEL = (
         "memory",
         "parameters",
         "summary",
+        "counting",
         "state_space",
         "transitions",
         "lattice_products",

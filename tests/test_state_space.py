@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctmc.errors import ModelError
+from ctmc.model import state_space
 from ctmc.model.state_space import SLAB, Lattice, Listed, Variable
 
 boxes = st.lists(st.integers(0, 4), min_size=1, max_size=4)
@@ -254,3 +255,22 @@ def test_states_outside(space, state, words):
 def test_positions_outside(space, position):
     with pytest.raises(ModelError, match="is outside the state space; allowed is 0 to"):
         space.states(position)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Lattice((5, 4, 3), total=7),
+        Lattice((9, 9, 9, 4), total=14, classes=(3, 1)),
+        Lattice((4, 9, 9, 9), classes=(1, 3)),
+        Lattice((7,), total=3),
+    ],
+    ids=str,
+)
+def test_slabs_of_capped_and_ordered_lattices_are_found_by_counting_up(space, monkeypatch):
+    monkeypatch.setattr(state_space, "SLAB", 100)
+    expected = space.states(np.arange(space.size))
+    found = list(space.slabs())
+    np.testing.assert_array_equal(np.concatenate([states for _, states in found]), expected)
+    for positions, states in found:
+        np.testing.assert_array_equal(states, expected[positions])

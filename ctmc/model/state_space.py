@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ctmc.errors import ModelError, printable
+from ctmc.model.counting import count_on
 
 SLAB = 1 << 16
 """States per slab wherever something is evaluated state by state."""
@@ -209,9 +210,9 @@ class Lattice(StateSpace):
             )
 
     def slabs(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield (slice of positions, states there); the tables of a box are made of runs, column by column."""
+        """Yield (slice of positions, states there); the tables of a box are made of runs, others by counting up."""
         if self.classes or self.total is not None:
-            yield from super().slabs()
+            yield from self._counted_slabs()
             return
         for begin in range(0, self.size, SLAB):
             end = min(begin + SLAB, self.size)
@@ -221,6 +222,15 @@ class Lattice(StateSpace):
                 values = np.arange(first, (end - 1) // stride + 1) % (limit + 1)
                 column[:] = np.repeat(values, stride)[begin - first * stride : end - first * stride]
             yield slice(begin, end), columns.T
+
+    def _counted_slabs(self) -> Iterator[tuple[slice, np.ndarray]]:
+        limits = np.array(self.limits, dtype=np.int64)
+        firsts = np.repeat(self.firsts, self.classes) if self.classes else np.arange(self.dimension)
+        total = int(limits.sum()) if self.total is None else self.total
+        for begin in range(0, self.size, SLAB):
+            columns = np.empty((self.dimension, min(SLAB, self.size - begin)), dtype=np.int64)
+            count_on(self.states(begin), limits, firsts.astype(np.int64), total, columns)
+            yield slice(begin, begin + columns.shape[1]), columns.T
 
     @property
     def firsts(self) -> tuple[int, ...]:
