@@ -17,8 +17,9 @@ import numpy as np
 
 from ctmc.errors import ModelError, printable
 from ctmc.interchange.archive import Inflated
+from ctmc.interchange.listing import Listing, labels_to_write, listing, unused
 from ctmc.interchange.parts import Earned, earned, left_out, no_descriptions, numbered, shown
-from ctmc.interchange.rows import Listing, Moves, assembled, by_target, labels_to_write, listing, reward_of, unused
+from ctmc.interchange.rows import Moves, assembled, by_target, reward_of
 from ctmc.interchange.storm import states_lost
 from ctmc.interchange.text import TextFile, decoded
 from ctmc.model.generator import Generator

@@ -14,8 +14,9 @@ from scipy.sparse import coo_array
 
 from ctmc.errors import ModelError, StorageError, printable
 from ctmc.interchange.archive import Inflated
+from ctmc.interchange.listing import listing
 from ctmc.interchange.parts import left_out, shown
-from ctmc.interchange.rows import listing, numbers_of
+from ctmc.interchange.rows import numbers_of
 from ctmc.interchange.storm import states_lost
 from ctmc.interchange.text import Layout, TextFile, decoded
 from ctmc.model.generator import Generator

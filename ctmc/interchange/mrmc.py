@@ -9,21 +9,17 @@ from typing import Any
 import numpy as np
 
 from ctmc.errors import printable
-from ctmc.interchange.parts import earned, left_out, no_descriptions, numbered
-from ctmc.interchange.rows import (
-    assembled,
+from ctmc.interchange.listing import (
     file_and_stem,
     first_reward,
     labels_to_write,
     listing,
     only_words,
-    read_impulses,
-    read_moves,
-    read_values,
-    reward_of,
     value_lines,
     writer,
 )
+from ctmc.interchange.parts import earned, left_out, no_descriptions, numbered
+from ctmc.interchange.rows import assembled, read_impulses, read_moves, read_values, reward_of
 from ctmc.interchange.storm import declared_lines, read_declared, states_lost
 from ctmc.interchange.text import Layout, TextFile, decoded, replace_files
 from ctmc.model.generator import Generator

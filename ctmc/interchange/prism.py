@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ctmc.errors import ModelError, StorageError, printable
+from ctmc.interchange.listing import Listing, file_and_stem, labels_to_write, listing, unused, value_lines, writer
 from ctmc.interchange.parts import (
     coordinate_names,
     earned,
@@ -27,20 +28,13 @@ from ctmc.interchange.parts import (
 )
 from ctmc.interchange.rows import (
     DEADLOCK,
-    Listing,
     Moves,
     assembled,
-    file_and_stem,
-    labels_to_write,
-    listing,
     numbers_of,
     read_impulses,
     read_moves,
     read_values,
     reward_of,
-    unused,
-    value_lines,
-    writer,
 )
 from ctmc.interchange.text import Layout, TextFile, decoded, replace_files
 from ctmc.model.generator import Generator

@@ -15,21 +15,9 @@ from typing import Any
 import numpy as np
 
 from ctmc.errors import ModelError, printable
+from ctmc.interchange.listing import file_and_stem, labels_to_write, listing, only_words, value_lines, writer
 from ctmc.interchange.parts import earned, identifiers, left_out, no_descriptions, numbered, shown
-from ctmc.interchange.rows import (
-    assembled,
-    file_and_stem,
-    labels_to_write,
-    listing,
-    numbers_of,
-    only_words,
-    read_impulses,
-    read_moves,
-    read_values,
-    reward_of,
-    value_lines,
-    writer,
-)
+from ctmc.interchange.rows import assembled, numbers_of, read_impulses, read_moves, read_values, reward_of
 from ctmc.interchange.text import Layout, TextFile, decoded, replace_files
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory

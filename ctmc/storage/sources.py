@@ -137,19 +137,23 @@ def _difference(j: Any, row: Any, k: Any, indptr: Any, sources: Any) -> int:
 @compiled
 def _count(begin: int, indptr: Any, sources: Any, table: Any, counts: Any, totals: Any) -> None:
     """Count differences in a hash table; totals are the entries and the different values so far."""
+    different = np.uint64(totals[1])
     for row in range(np.uint64(indptr.size - 1)):
         j = np.uint64(begin) + row
         for k in range(indptr[row], indptr[row + np.uint64(1)]):
             value = _difference(j, row, k, indptr, sources)
             place = (np.uint64(value) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(46)
-            while counts[place] > 0 and table[place] != value:
+            count = counts[place]
+            while count > 0 and table[place] != value:
                 place = (place + np.uint64(1)) & np.uint64(_SLOTS - 1)
-            if counts[place] > 0:
-                counts[place] += 1
-            elif totals[1] < _MOST_COUNTED:
+                count = counts[place]
+            if count > 0:
+                counts[place] = count + 1
+            elif different < np.uint64(_MOST_COUNTED):
                 table[place], counts[place] = value, 1
-                totals[1] += 1
+                different += np.uint64(1)
     totals[0] += np.int64(indptr[indptr.size - 1])
+    totals[1] = np.int64(different)
 
 
 @compiled
@@ -172,17 +176,19 @@ def _encode(
     begin: int, indptr: Any, sources: Any, table: Any, codes_of: Any, codes: Any, others: Any, numbers: Any
 ) -> int:
     """Write codes and other differences.  Reads 4 bytes an entry and writes 1."""
-    count = 0
-    for row in range(np.uint64(indptr.size - 1)):
-        j = np.uint64(begin) + row
-        for k in range(indptr[row], indptr[row + np.uint64(1)]):
-            value = _difference(j, row, k, indptr, sources)
-            code = codes_of[_slot(value, table, codes_of)]
-            codes[k] = code
-            if code == OTHER:
-                others[count] = value
-                numbers[row // np.uint64(BLOCK)] += 1
-                count += 1
+    count, rows = np.uint64(0), np.uint64(indptr.size - 1)
+    for block in range(np.uint64(numbers.size)):
+        before = count
+        for row in range(block * np.uint64(BLOCK), min((block + np.uint64(1)) * np.uint64(BLOCK), rows)):
+            j = np.uint64(begin) + row
+            for k in range(indptr[row], indptr[row + np.uint64(1)]):
+                value = _difference(j, row, k, indptr, sources)
+                code = codes_of[_slot(value, table, codes_of)]
+                codes[k] = code
+                if code == OTHER:
+                    others[count] = value
+                    count += np.uint64(1)
+        numbers[block] = np.int64(count - before)
     return count
 
 
