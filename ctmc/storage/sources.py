@@ -174,7 +174,7 @@ def _fill(values: Any, table: Any, codes: Any) -> None:
 @compiled
 def _encode(
     begin: int, indptr: Any, sources: Any, table: Any, codes_of: Any, codes: Any, others: Any, numbers: Any
-) -> int:
+) -> Any:
     """Write codes and other differences.  Reads 4 bytes an entry and writes 1."""
     count, rows = np.uint64(0), np.uint64(indptr.size - 1)
     for block in range(np.uint64(numbers.size)):
