@@ -86,10 +86,7 @@ def run(states: int, neighbours: int, path: Path) -> None:
         print(f"{name:<28}{time.perf_counter() - begin:.1f} s", flush=True)
         return result
 
-    model = ring.generator()
-    digest = timed("save, two passes", lambda: ctmc.save(path, model))
-    entries = model.entries
-    del model
+    digest = timed("save, two passes", lambda: ctmc.save(path, ring.generator()))
     stored = timed("open, one pass that verifies", lambda: ctmc.open(path))
     wave = np.concatenate([ring.wave(k, min(k + _CHUNK, states))[0] for k in range(0, states, _CHUNK)])
     product = np.empty(states)
@@ -100,7 +97,7 @@ def run(states: int, neighbours: int, path: Path) -> None:
     size = path.stat().st_size
     print(f"{'states':<28}{states:,}")
     print(f"{'transitions':<28}{stored.entries:,} = 2^31 x {stored.entries / 2**31:.3f}")
-    print(f"{'file':<28}{size:,} bytes, {size / entries:.3f} a transition")
+    print(f"{'file':<28}{size:,} bytes, {size / stored.entries:.3f} a transition")
     print(f"{'content hash':<28}{digest[:12]}, again {stored.content_hash[:12]}")
     print(f"{'into the last state':<28}from {sources[0]} .. {sources[-1]}, rates sum to {rates.sum():.6f}")
 

@@ -4,7 +4,6 @@ Files are stood in for by functions of the place of an element, vectors by spars
 compared with NumPy on whole numbers of 64 bits.
 """
 
-import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,16 +11,19 @@ import pytest
 
 import ctmc
 from ctmc.errors import StorageError
-from ctmc.model import products
+from ctmc.model import communication, products
 from ctmc.model.generator import Generator
 from ctmc.model.state_space import Lattice, Variable
 from ctmc.model.streamed import made, made_lattice, streaming
-from ctmc.model.transitions import NO_CODES, CodedTransitions, FloatTransitions, Slab
+from ctmc.model.transitions import NO_CODES, FloatTransitions, Slab
 from ctmc.storage import stored
 from ctmc.storage.container import read_container, write_container
 from ctmc.storage.gate import StoredArray
 from ctmc.storage.sources import BLOCK, Differences, Encoder
 from ctmc.storage.streams import check_slab
+from solvers._fixed_state import fixed_state
+from solvers._preconditioner import preconditioner
+from solvers.stationary.multigrid import v_cycle
 
 EDGE = 2**31
 RATES = np.random.default_rng(20261130).random(1000) + 0.5
@@ -388,6 +390,43 @@ def test_lattices_beyond_the_edge_are_written_out(how, edge):
     assert np.array_equal(np.diff(slab.indptr.astype(np.int64)), np.bincount(targets - begin, minlength=end - begin))
     assert np.array_equal(slab.sources[:used].astype(np.int64), sources[order])
     assert np.array_equal(slab.rates[:used], rates[order])
+
+
+@pytest.mark.parametrize("seed", [3, 5, 7])
+def test_without_graphs_of_scipy_the_same_is_reached(monkeypatch, seed):
+    """What SciPy cannot number is searched by passes alone."""
+    rng = np.random.default_rng(seed)
+    n = 400
+    ring = np.roll(np.eye(n), 1, axis=1)[rng.permutation(n)]  # long ways in no order, so that many passes are needed
+    matrix = np.where(rng.random((n, n)) < 1 / n, 1.0, ring) * (1 - np.eye(n))
+    begin, within = np.arange(n) == 7, rng.random(n) < 0.9
+
+    def found():
+        model = Generator.from_matrix(matrix)
+        yield from (communication.reachable(model, np.array([7]), backward=backward) for backward in (False, True))
+        yield from (
+            communication.reachable_within(model, begin & within, within, backward=back) for back in (False, True)
+        )
+        parts = model.classes
+        yield {tuple(parts.members(number)) for number in parts.recurrent}
+
+    monkeypatch.setattr(communication, "_PASSES", 2)
+    known = list(found())
+    monkeypatch.setattr(communication, "_MOST", 0)
+    monkeypatch.setattr(communication, "csgraph", None)
+    for one, other in zip(known, found(), strict=True):
+        assert one == other if isinstance(one, set) else np.array_equal(one, other)
+
+
+def test_libraries_with_32_bits_are_not_given_more():
+    """SuperLU and the like would count on from a negative number."""
+    large = SimpleNamespace(entries=2**31 - 10, size=10, exit_rates=np.ones(10))
+    with pytest.raises(ctmc.ModelError, match=r"'ilu' .* has 2,147,483,648 entries, .* allowed are 2,147,483,647"):
+        preconditioner("ilu", large, 1e-3, 10.0)
+    with pytest.raises(ctmc.ModelError, match="32-bit"):
+        v_cycle(large, "classical", np.ones(10))
+    with ctmc.limited_memory("1TiB"), pytest.raises(ctmc.ModelError, match=r"sparse_lu on .* 32-bit"):
+        fixed_state(large, "sparse_lu")
 
 
 def widened(model):
