@@ -148,23 +148,23 @@ def test_transitions_beyond_the_edge_are_read(edge):
     assert len(chunks) <= 3 + 3 * (slabs[0].begin and int(slabs[0].indptr[-1])) // step  # and nothing else
 
 
-WIDE = Band(EDGE + 3 * BLOCK + 5, [-EDGE + 3 * BLOCK, -2, -1, 1])
+WIDE = Band(2**32 + 5 * BLOCK + 5, [-2, -1, 1, EDGE + 9])
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["steps", "plain"])
 def test_sources_beyond_the_edge_are_read(monkeypatch, plain):
-    """States and sources on both sides of 2^31, in rows whose places are beyond 2^32."""
-    begins = np.array([0, EDGE - 2 * BLOCK, EDGE - BLOCK, EDGE + 2 * BLOCK, WIDE.states])
+    """States on both sides of 2^31, sources of 2^32, in rows whose places are beyond 2^33."""
+    begins = np.array([0, EDGE - 2 * BLOCK, EDGE - BLOCK, EDGE + BLOCK, EDGE + 2 * BLOCK, WIDE.states])
     monkeypatch.setattr(stored, "_cut", lambda counts, entries: (begins, begins * WIDE.width))  # 2^31 counts take long
     file = pretended_rows(WIDE, plain)
     rows = stored._stored_rows(stored._Reader(file, 0), line(WIDE.states))
-    slabs = list(rows.stream([1, 2]))
+    slabs = list(rows.stream([1, 2, 3]))
     for slab in slabs:
         check_band_slab(WIDE, slab)
         check_slab(SimpleNamespace(size=WIDE.states), slab)
-    assert slabs[1].sources.min() < EDGE < slabs[1].sources.max()
+    assert slabs[1].sources.min() < EDGE < 2**32 < slabs[1].sources.max()
     sources, rates = rows.into(EDGE + 1)
-    assert sources.tolist() == [3 * BLOCK + 1, EDGE - 1, EDGE, EDGE + 2]
+    assert sources.tolist() == [EDGE - 1, EDGE, EDGE + 2, 2**32 + 10]
     assert np.array_equal(rates, RATES[WIDE.codes(np.arange(4) + (EDGE + 1) * WIDE.width)])
 
 
@@ -219,26 +219,27 @@ def vectors(tmp_path_factory):
         path.unlink()
 
 
-@pytest.fixture(scope="module")
-def around():
-    """The slab of a streamed model around 2^31, its first and last state, and every source and rate."""
+@pytest.fixture(scope="module", params=[EDGE - 2 * BLOCK, EDGE])
+def around(request):
+    """A slab of a streamed model that ends beyond 2^31, and its first and last state."""
 
     def rows(begin, end):
-        indptr, sources, rates = WIDE.slab(begin, end)
-        return FloatTransitions(indptr, sources, rates)
+        return FloatTransitions(*WIDE.slab(begin, end))
 
     with streaming():
         transitions = made(WIDE.states, rows, lambda: WIDE.entries, slab_states=2 * BLOCK)
-    assert transitions.count() > 2**33
+    assert transitions.count() > 2**34
     assert transitions.begins[-1] == WIDE.states
     number = EDGE // (2 * BLOCK)
-    first, second = transitions.stream([number - 1, number])
-    assert second.begin == EDGE
+    slabs = list(transitions.stream([number - 1, number]))
+    assert [slab.begin for slab in slabs] == [EDGE - 2 * BLOCK, EDGE]
+    assert transitions.into(EDGE)[0].tolist() == [EDGE - 2, EDGE - 1, EDGE + 1, 2**32 + 9]
+    first, second = slabs
+    if request.param == EDGE:
+        return second, EDGE, EDGE + 2 * BLOCK
     indptr = np.concatenate([first.indptr, second.indptr[1:] + first.indptr[-1]])
-    slab = Slab(first.begin, indptr, *(np.concatenate([first[k], second[k]]) for k in (2,)), NO_CODES,
-                np.concatenate([first.rates, second.rates]))  # fmt: skip
-    assert transitions.into(EDGE)[0].tolist() == [3 * BLOCK, EDGE - 2, EDGE - 1, EDGE + 1]
-    return slab, first.begin, second.begin + 2 * BLOCK
+    sources, rates = (np.concatenate([first[k], second[k]]) for k in (2, 4))
+    return Slab(first.begin, indptr, sources, NO_CODES, rates), first.begin, EDGE + 2 * BLOCK
 
 
 def filled(vector, around, seed):
@@ -291,7 +292,7 @@ def test_sums_by_source_beyond_the_edge(vectors, around, name):
     kernel(*slab, *((x,) if reads else ()), out)
     sources, targets, rates = entries_of(around)
     places, sums = summed(vectors, sources, term(x, sources, targets, rates))
-    assert places[0] < 2**20 < EDGE < places[-1]
+    assert places[0] < EDGE < 2**32 < places[-1]
     np.testing.assert_allclose(out[places], sums, rtol=1e-12)
 
 
@@ -307,7 +308,7 @@ def test_marks_beyond_the_edge(vectors, around):
     back[EDGE + 1] = True
     products.spread_back(*slab, True, back)
     marked = np.flatnonzero(back[first:last]) + first
-    assert marked[0] == first - 0
+    assert marked[0] == first
     assert marked[-1] == EDGE + 2
     assert back[sources[targets == EDGE + 1]].all()
     inside = vectors(bool)
@@ -325,7 +326,7 @@ FAULTS = [(2, 2 * WIDE.states), (2, -1), (3, EDGE - 2), (4, EDGE)]
 @pytest.mark.parametrize(("kind", "source"), FAULTS)
 def test_faults_beyond_the_edge_are_named(around, kind, source):
     slab, first, _ = around
-    entry = (EDGE - first) * WIDE.width + 2  # from EDGE - 1 into EDGE
+    entry = (EDGE - first) * WIDE.width + 1  # from EDGE - 1 into EDGE
     sources = slab.sources.astype(np.int64)
     sources[entry] = source
     wrong = slab._replace(sources=sources.view(np.uint64))
