@@ -44,7 +44,7 @@ class Levels:
 
     Attributes
     ----------
-    level : ndarray of int32, shape (n,)
+    level : ndarray of int32, or int64 beyond 2^31 states, shape (n,)
     count : int
     up, down : ndarray, shape (n,)
         Total rate from each state into the next level, and into the one before.
@@ -139,15 +139,15 @@ def half_levels(half: Reduction) -> Levels | None:
 def _half_levels(half: Reduction, whole: Levels) -> Levels:
     chain = half.chain
     up, down = rates_between_levels(chain, whole.level, whole.up / chain.exit_rates, whole.down / chain.exit_rates)[1:]
-    level = half.restrict(whole.level.astype(np.float64)).astype(np.int32) >> 1
+    level = half.restrict(whole.level.astype(np.float64)).astype(whole.level.dtype) >> 1
     return Levels(level, int(level.max()) + 1, half.restrict(up), half.restrict(down), True)
 
 
 def _totals(chain: Generator) -> np.ndarray:
-    """Return the total of the coordinates of each state, counted from the least; shape (n,) int32."""
+    """Return the total of the coordinates of each state, counted from the least; shape (n,) int32 or int64."""
     space = chain.space
     if isinstance(space, Lattice) and space.total is None and not space.classes:  # all of the box
-        axes = [np.arange(limit + 1, dtype=np.int32) for limit in space.limits]
+        axes = [np.arange(limit + 1, dtype=_narrow(chain.size)) for limit in space.limits]
         return np.ascontiguousarray(reduce(np.add.outer, axes).ravel())
     totals = np.empty(chain.size, dtype=np.int64)
     if isinstance(space, Listed):
@@ -162,12 +162,16 @@ def _numbered(values: np.ndarray) -> np.ndarray:
     """Number whole values from the least one, or by rank where they are far apart."""
     least, most = int(values.min()), int(values.max())
     if most - least < len(values):
-        return (values - least).astype(np.int32)
-    return np.unique(values, return_inverse=True)[1].astype(np.int32)
+        return (values - least).astype(_narrow(len(values)))
+    return np.unique(values, return_inverse=True)[1].astype(_narrow(len(values)))
+
+
+def _narrow(count: int) -> type[np.int32] | type[np.int64]:
+    return np.int32 if count <= np.iinfo(np.int32).max else np.int64
 
 
 def parts_of_values(chain: Generator, name: str) -> np.ndarray:
-    """Return the parts on which a variable or reward, one number per state, is constant; shape (n,) int32, ascending in it.
+    """Return the parts on which a variable or reward, one number per state, is constant; shape (n,) int32 or int64, ascending in it.
 
     Raises
     ------
@@ -185,7 +189,7 @@ def parts_of_values(chain: Generator, name: str) -> np.ndarray:
         if found.ndim != 1:
             raise ModelError(f"partition is {name!r}, a vector per state; allowed is one number per state.")
         values[positions] = found
-    return np.unique(values, return_inverse=True)[1].astype(np.int32)
+    return np.unique(values, return_inverse=True)[1].astype(_narrow(len(values)))
 
 
 def given_parts(chain: Generator, partition: str | tuple[int, ...]) -> np.ndarray:
@@ -194,7 +198,7 @@ def given_parts(chain: Generator, partition: str | tuple[int, ...]) -> np.ndarra
         return _totals(chain) if partition == "total" else parts_of_values(chain, partition)
     if len(partition) != chain.size:
         raise ModelError(f"partition has {len(partition)} numbers; allowed is one for each of the {chain.size} states.")
-    return np.unique(np.array(partition), return_inverse=True)[1].astype(np.int32)
+    return np.unique(np.array(partition), return_inverse=True)[1].astype(_narrow(chain.size))
 
 
 def loosely_coupled(chain: Generator) -> bool:

@@ -64,6 +64,7 @@ def fixed_state(chain: Generator, method: str) -> FixedState:
     (0, [[2.0]], [1.0])
     """
     require_memory(f"{method}, for the matrix alone,", 36 * (chain.entries + chain.size), states=chain.size)
+    require_numbers(method, chain.entries + chain.size, chain.size)
     guess = first_guess(chain)
     for _ in range(3):
         sweep(chain, guess)
@@ -95,7 +96,12 @@ def require_fill(method: str, ordering: str, entries: int, states: int) -> None:
     """
     what = f"{method} with {entries:,} entries forecast in its factors (ordering {ordering})"
     require_memory(what, BYTES_PER_ENTRY * entries, states=states)
+    require_numbers(what, entries, states)
+
+
+def require_numbers(what: str, entries: int, states: int) -> None:
+    """Raise `ModelError` if a library that numbers entries with 32 bits cannot number these."""
     if entries > np.iinfo(np.int32).max:
         raise ModelError(
-            f"{what} on {states:,} states has more of them than 32-bit indices can number; allowed are {2**31 - 1:,}."
+            f"{what} on {states:,} states has {entries:,} entries, more than 32-bit indices can number; allowed are {2**31 - 1:,}."
         )

@@ -71,7 +71,7 @@ def between(chain: Any, shares: np.ndarray, part_of: np.ndarray, count: int) -> 
     chain : Generator or Rows
         Stored as one slab.
     shares : ndarray, shape (n,)
-    part_of : ndarray of int32, shape (n,)
+    part_of : ndarray of int, shape (n,)
     count : int
 
     Examples
@@ -85,7 +85,8 @@ def between(chain: Any, shares: np.ndarray, part_of: np.ndarray, count: int) -> 
     members = np.argsort(part_of, kind="stable").astype(np.uint64)
     begin = np.concatenate([[0], np.cumsum(np.bincount(part_of, minlength=count))]).astype(np.uint64)
     indptr = np.zeros(count + 1, dtype=np.uint64)
-    sources, rates = np.empty(len(slab.sources), dtype=np.uint32), np.empty(len(slab.sources))
+    narrow = np.uint32 if count <= np.iinfo(np.int32).max else np.uint64
+    sources, rates = np.empty(len(slab.sources), dtype=narrow), np.empty(len(slab.sources))
     place = np.full(count, -1, dtype=np.int64)
     rates_of_parts(*slab, shares, part_of, members, begin, place, indptr, sources, rates)
     used = int(indptr[-1])
@@ -107,7 +108,7 @@ def matched(chain: Any, pi: np.ndarray) -> tuple[np.ndarray, int]:
     """
     chain.count_products()
     (slab,) = chain.row_slabs()
-    part_of = np.full(chain.size, -1, dtype=np.int32)
+    part_of = np.full(chain.size, -1, dtype=np.int32 if chain.size <= np.iinfo(np.int32).max else np.int64)
     count = pair_up(*slab, pi, part_of)
     return part_of, int(count)
 
@@ -121,7 +122,7 @@ class Multilevel:
     ----------
     chain : Generator
         A lattice, or what is streamed, is written out as coded rows.
-    part_of : ndarray of int32, shape (n,), optional
+    part_of : ndarray of int, shape (n,), optional
         First parts; by default pairs.
     eliminated : int
         Parts that are solved by elimination.

@@ -9,6 +9,7 @@ from scipy.sparse import dia_array
 from scipy.sparse.linalg import spilu
 
 from ctmc.model.generator import Generator
+from solvers._fixed_state import require_numbers
 
 PRECONDITIONERS = ("none", "jacobi", "ilu")
 _SHIFT = 1e-10
@@ -34,6 +35,7 @@ def preconditioner(
     if name == "jacobi":
         inverse = 1 / chain.exit_rates
         return lambda x: x * inverse
+    require_numbers("the preconditioner 'ilu'", chain.entries + chain.size, chain.size)
     shift = dia_array((_SHIFT * chain.exit_rates[None], [0]), shape=(chain.size, chain.size))
     factors = spilu((shift - chain.to_scipy().T).tocsc(), drop_tol=drop_tolerance, fill_factor=fill)
     return factors.solve  # type: ignore[no-any-return]

@@ -71,3 +71,17 @@ def test_simulations_are_timed():
     assert done.returncode == 0, done.stderr
     for row in ("M = 1,000: the same of every server", "tandem", "jump chain"):
         assert row in done.stdout
+
+
+def test_products_of_a_streamed_ring_are_compared():
+    arguments = ["--states", "20000", "--neighbours", "6", "--memory-limit", "1GiB"]
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "boundary.py", *arguments], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    errors = [float(line.split()[-1]) for line in done.stdout.splitlines() if "largest error" in line]
+    assert len(errors) == 2
+    assert max(errors) < 1e-13
+    digests = next(line for line in done.stdout.splitlines() if line.startswith("content hash")).split()
+    assert digests[2].rstrip(",") == digests[4]
+    assert "120,000" in done.stdout

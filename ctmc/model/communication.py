@@ -6,6 +6,8 @@ in, and the condensation of the classes is a networkx graph.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 NETWORKX_LIMIT = 100_000
 """Most states of a model that is turned into a networkx graph; more would take minutes and gigabytes."""
+_MOST = 2**31 - 1
+"""Most transitions of SciPy's graphs, some of whose numbers have 32 bits; beyond it passes over the transitions do all the work."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +59,8 @@ class Classes:
 
 
 def classes(model: Generator) -> Classes:
-    """Find the strongly connected classes; of what is streamed the recurrent ones, and all transient states as one.
+    """Find the strongly connected classes; of what is streamed or has more than 2^31 - 1 transitions the recurrent ones, and all
+    transient states as one.
 
     Examples
     --------
@@ -72,7 +77,7 @@ def classes(model: Generator) -> Classes:
         return Classes(np.zeros(n, dtype=np.int32), 1, np.zeros(1, dtype=np.int64))
     if all(products.entered_from_before(*slab, left) for slab in model.row_slabs()) and left[1:].all():
         return Classes(np.zeros(n, dtype=np.int32), 1, np.zeros(1, dtype=np.int64))
-    if isinstance(transitions, StreamedTransitions):
+    if isinstance(transitions, StreamedTransitions) or model.entries > _MOST:
         return _classes_by_passes(model)
     indptr, sources = model.indptr, model.sources
     # The transposed graph has the same classes, and one byte an entry is enough for its weights.
@@ -118,6 +123,11 @@ def _classes_by_passes(model: Generator) -> Classes:
 _PASSES = 64
 
 
+def _passes(model: Generator) -> Iterable[int]:
+    """Return the numbers of the passes before SciPy takes over, or of as many as it takes where it cannot."""
+    return itertools.count() if model.entries > _MOST else range(_PASSES)
+
+
 def reachable_within(model: Generator, begin: np.ndarray, within: np.ndarray, *, backward: bool = False) -> np.ndarray:
     """Return which states, of those within some, are reached from the beginning, or lead there if backward; shape (n,).
 
@@ -141,7 +151,7 @@ def reachable_within(model: Generator, begin: np.ndarray, within: np.ndarray, *,
     """
     seen = begin.copy()
     spread = products.spread_back_within if backward else products.spread_within
-    for number in range(_PASSES):
+    for number in _passes(model):
         before = np.count_nonzero(seen)
         for slab in model.row_slabs(reverse=number % 2 == 1):
             spread(*slab, number % 2 == 1, within, seen)
@@ -177,7 +187,7 @@ def reachable(model: Generator, positions: np.ndarray, *, backward: bool = False
     seen = np.zeros(model.size, dtype=bool)
     seen[positions] = True
     spread = products.spread_back if backward else products.spread
-    for number in range(_PASSES):
+    for number in _passes(model):
         before = np.count_nonzero(seen)
         for slab in model.row_slabs(reverse=number % 2 == 1):
             spread(*slab, number % 2 == 1, seen)

@@ -404,7 +404,7 @@ class _Rows:
         indptr = local.view(np.uint64)
         raw = np.ascontiguousarray(take(chunks, self.ends, first, last))
         if self.plain:
-            sources = raw.view(f"u{raw.dtype.itemsize}").astype(self.wide, copy=False)
+            sources = raw.view(f"u{raw.dtype.itemsize}")  # as wide as stored, so that no wrong bit is cut off
         else:
             sources = np.empty(raw.size, dtype=self.wide)
             others = np.ascontiguousarray(take(chunks, "rates/steps.others", *self._others(a, b)))

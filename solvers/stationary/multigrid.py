@@ -18,6 +18,7 @@ from ctmc.model.memory import require_memory
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
+from solvers._fixed_state import require_numbers
 from solvers._kernels import cleared, sweep
 from solvers._options import check_choice, check_count
 from solvers._start import first_guess
@@ -141,7 +142,10 @@ def v_cycle(chain: Generator, hierarchy: str, pi: np.ndarray) -> Callable[[np.nd
     ------
     ArithmeticError
         If the coarsest level is too large to be solved.
+    ModelError
+        If there are more entries than pyamg can number.
     """
+    require_numbers("multigrid", chain.entries + chain.size, chain.size)
     import pyamg
 
     exits = chain.exit_rates
