@@ -235,7 +235,7 @@ def test_the_way_to_umfpack(monkeypatch):
     found = ctmc.solve(Stationary(TANDEM), Umfpack()).value
     np.testing.assert_allclose(found, gth(TANDEM.to_scipy().toarray()), rtol=1e-9)
     assert seen[0].shape == (TANDEM.size - 1,) * 2
-    with ctmc.limited_memory("20KiB"), pytest.raises(ModelError, match=r"umfpack with [\d,]+ entries forecast"):
+    with ctmc.limited_memory("26KiB"), pytest.raises(ModelError, match=r"umfpack with [\d,]+ entries forecast"):
         ctmc.solve(Stationary(TANDEM), Umfpack())
     assert len(seen) == 1
 

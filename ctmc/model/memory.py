@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from ctmc.errors import ModelError
 
 _limit: ContextVar[int | None] = ContextVar("memory_limit", default=None)
+_held: ContextVar[int] = ContextVar("held", default=0)
 _UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
     _UNITS |= {_letter: 1024**_power, f"{_letter}ib": 1024**_power, f"{_letter}b": 1000**_power}
@@ -21,8 +22,8 @@ def memory_limit() -> int:
     if limit is None:
         import psutil
 
-        limit = int(0.8 * psutil.virtual_memory().available)
-    return limit
+        return int(0.8 * psutil.virtual_memory().available)
+    return max(limit - _held.get(), 0)
 
 
 @contextmanager
@@ -52,12 +53,11 @@ def holding(size: int) -> Iterator[None]:
     ...     memory_limit()
     104857600
     """
-    limit = _limit.get()
-    token = _limit.set(None if limit is None else max(limit - size, 0))
+    token = _held.set(_held.get() + size)
     try:
         yield
     finally:
-        _limit.reset(token)
+        _held.reset(token)
 
 
 def parse_size(text: int | str) -> int:
@@ -104,10 +104,12 @@ def require_memory(what: str, size: int, *, states: int | None = None, entries: 
     """
     limit = memory_limit()
     if size > limit:
+        held = _held.get() if _limit.get() is not None else 0
+        beside = f", of which the model holds {format_size(held)}" if held else ""
         counts = ", ".join(
             f"{count:,} {name}" for count, name in ((states, "states"), (entries, "transitions")) if count is not None
         )
         raise ModelError(
             f"{what} needs {format_size(size)}{' (' + counts + ')' if counts else ''}, more than the memory limit of "
-            f"{format_size(limit)}; make the model smaller or raise --memory-limit."
+            f"{format_size(_limit.get() or limit)}{beside}; make the model smaller or raise --memory-limit."
         )
