@@ -24,6 +24,7 @@ ROOMS = (
     *("storage", "interchange"),
     "passage_solution",
     *("solve", "simulation", "reach", "quasi_stationary", "cases", "contract", "bias", "sensitivity", "forecast"),
+    *("recheck", "verify"),
     "study",
     "cli",
     "__main__",
