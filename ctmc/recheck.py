@@ -88,6 +88,8 @@ def check_answer(stored: StoredSolution, model: Generator | QBD) -> Iterator[Row
         yield from rows
     except CTMCError as error:
         yield Row("certificate", WRONG, f"its question does not fit the model: {error}")
+    except ArithmeticError as error:
+        yield Row("certificate", WRONG, f"its numbers are beyond all arithmetic ({error}).")
 
 
 def _wrong_vectors(stored: StoredSolution, model: Generator | QBD) -> str:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from chain_gallery import random_chain
 
 import ctmc
 from builders.fork_join import fork_join
 from builders.supermarket import supermarket
-from chain_gallery import random_chain
 from ctmc.storage import rerate, save_solution
 from ctmc.storage.container import Container, read_container, write_container
 
