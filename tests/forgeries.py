@@ -179,10 +179,13 @@ def forge(rng: np.random.Generator, path: Path, container: Container) -> str:
     else:
         name = names[rng.integers(len(names))]
         other = names[rng.integers(len(names))]
-        if rng.integers(2):
+        what = int(rng.integers(3))
+        if what == 0:
             del arrays[name]
-        else:
+        elif what == 1:
             arrays[name], arrays[other] = arrays[other], arrays[name]
+        else:
+            arrays[f"{name}x"] = arrays[other]
         told.append(f"{name} and {other}")
     path.unlink(missing_ok=True)
     write_container(path, container.kind, manifest, arrays)

@@ -22,6 +22,7 @@ from ctmc import storage
 from ctmc.model.state_space import Listed
 from ctmc.model.streamed import streaming
 from ctmc.storage.container import read_container
+from ctmc.verify import Verifier
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -125,7 +126,7 @@ def test_damaged_files_are_the_same_or_refused(files, damage):
     kinds = {name: read_container(path, KINDS, only=()).kind for name, path in files.items()}
     whole = {name: path.read_bytes() for name, path in files.items()}
     loaded = {name: readings(path, kinds[name]) for name, path in files.items()}
-    refused, count, names = 0, MUTATIONS // (2 * len(DAMAGE)), list(files)
+    refused, count, names = 0, 4 * MUTATIONS // (5 * len(DAMAGE)), list(files)
     for number in range(count):
         name = names[number % len(names)]
         data = bytearray(whole[name])
@@ -152,8 +153,8 @@ def test_forged_files_are_models_or_refused(files):
     """Hashes are right, content is not: no crash, nothing but generators, and both readers of one opinion."""
     rng = np.random.default_rng([SEED, 99])
     held, names = contents(files), list(files)
-    taken = refused = 0
-    for number in range(MUTATIONS // 2):
+    look, taken, refused = Verifier(), 0, 0
+    for number in range(MUTATIONS // 5):
         name = names[number % len(names)]
         path = files[name].with_name("forged.h5")
         what = forge(rng, path, held[name])
@@ -166,8 +167,8 @@ def test_forged_files_are_models_or_refused(files):
             assert is_generator(found[0]), (number, name, what)
             np.testing.assert_array_equal(found[0].exit_rates, found[-1].exit_rates)
         if held[name].kind == "solution":
-            ctmc.verify(path)
-    assert refused > MUTATIONS / 8
+            look(path)
+    assert refused > MUTATIONS / 20
     assert taken > MUTATIONS / 100
 
 
@@ -280,7 +281,7 @@ from pathlib import Path
 import ctmc, ctmc.storage.models, ctmc.storage.rerate, ctmc.storage.inventory, ctmc.verify
 from ctmc.storage import inventory, rerate
 
-folder, moments = Path(sys.argv[1]), int(sys.argv[2])
+folder, wanted = Path(sys.argv[1]), -(-int(sys.argv[2]) // 3)
 
 def build():
     ctmc.save(folder / "built.h5", ctmc.build("birth_death", births=[1.0] * 900, deaths=[2.0] * 900), overwrite=True)
@@ -296,30 +297,32 @@ def prune():
 
 STEPS = ("pwrite", "fsync", "link", "replace", "unlink", "ftruncate", "open")
 
-def dies_at(moment, action):
-    # in a child: counts the steps, and ends itself without a word at one of them; returns whether it did
-    child = os.fork()
-    if not child:
-        left = moment
+def child(moment, action):
+    # counts the steps of an action, and ends itself without a word at one of them; returns the count, or None where killed
+    pid = os.fork()
+    if not pid:
+        count = 0
         def counted(function):
             def step(*arguments, **options):
-                nonlocal left
-                left -= 1
-                if not left:
+                nonlocal count
+                count += 1
+                if count == moment:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return function(*arguments, **options)
             return step
         for name in STEPS:
             setattr(os, name, counted(getattr(os, name)))
-        code = 1
+        code = 255
         try:
             action()
-            code = 0
+            code = min(count, 254)
         finally:
             os._exit(code)
-    status = os.waitpid(child, 0)[1]
-    assert os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) == 0, status
-    return os.WIFSIGNALED(status)
+    status = os.waitpid(pid, 0)[1]
+    if os.WIFSIGNALED(status):
+        return None
+    assert os.WEXITSTATUS(status) != 255
+    return os.WEXITSTATUS(status)
 
 def whole():
     for path in folder.rglob("[!.]*.h5"):
@@ -333,16 +336,16 @@ def again(action):
     left = [path for path in folder.rglob("*.part")]
     assert not left, left
 
+for action in (build, variant, prune):
+    action()  # once here, so that the children find everything compiled
+whole()
 killed = 0
 for action in (build, variant, prune):
-    moment = 1
-    stride = 1
-    while dies_at(moment, action):
-        killed += 1
-        assert not dies_at(10**9, lambda: again(action))
-        moment += stride
-        if moment > moments // 3:
-            break
+    last = child(0, action)
+    moments_of = sorted({1 + k * (last - 1) // max(wanted - 1, 1) for k in range(wanted)})
+    for moment in moments_of:
+        killed += child(moment, action) is None
+        child(0, lambda: again(action))
 print(killed)
 """
 
@@ -356,7 +359,8 @@ def test_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path):
         capture_output=True,
         text=True,
         cwd=Path(__file__).parent.parent,
+        env={**os.environ, "NUMBA_NUM_THREADS": "1", "NUMBA_THREADING_LAYER": "workqueue"},  # which stands a fork
         timeout=500,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert int(done.stdout) >= min(KILLS, 50) * 0.7
+    assert int(done.stdout) >= 0.7 * min(KILLS, 50)

@@ -191,6 +191,8 @@ FORGED = [
     (without("rates/data"), "no array 'rates/data'"),
     (without("exit_rates"), "no array 'exit_rates'"),
     (lambda manifest, arrays: arrays.update(extra=np.ones(1)), "'extra'"),
+    (lambda manifest, arrays: arrays.update({"rates/extra": np.ones(1)}), "'rates/extra'"),
+    (lambda manifest, arrays: arrays.update({"rates/codes": np.arange(5).astype("u1"), "rates/values": arrays["rates/data"]}), "'rates/data'"),
     (said(space={"kind": "lattice", "limits": [7], "total": None, "variables": [["state", None]]}), "indptr has shape"),
     (said(space={"kind": "lattice", "limits": [-1], "total": None, "variables": [["state", None]]}), "limits"),
     (said(space={"kind": "lattice", "limits": [2], "total": None, "variables": [["state", 0]]}), "length 0"),
@@ -217,6 +219,8 @@ def test_what_is_not_a_generator_is_refused(tmp_path, change, sentence):
         ctmc.load(path)
     assert "\n" not in str(caught.value)
     assert "forged.h5" in str(caught.value)
+    with pytest.raises(ctmc.StorageError, match=r"forged\.h5"):
+        ctmc.open(path)
 
 
 def test_the_forgers_start_from_a_file_that_loads(tmp_path):
