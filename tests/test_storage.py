@@ -182,6 +182,7 @@ FORGED = [
     (put("rates/data", 0.0), "is 0.0"),
     (put("rates/data", float("nan")), "is nan"),
     (put("rates/data", float("inf")), "is inf"),
+    (put("rates/data", 1.7e308, slice(None)), "sum to infinity"),
     (put("exit_rates", 1.0), "exit rate of state 0"),
     (put("exit_rates", float("nan"), 2), "exit rate of state 2"),
     (typed("rates/indptr", np.int32), "indptr has shape .* int32"),
@@ -472,3 +473,19 @@ def test_the_reader_of_the_documentation_reads(tmp_path, capacity):
     assert done.stdout == "supermarket\n"
     difference = load_npz(tmp_path / "generator.npz") - model.to_scipy()
     assert abs(difference).max() == 0
+
+
+@pytest.mark.parametrize("change", [typed("repeating/local/data", np.int64), "unordered"])
+def test_blocks_that_are_not_canonical_are_refused(tmp_path, change):
+    path = tmp_path / "queue.h5"
+    ctmc.save(path, fork_join([5, 2, 1], 1, 3, [1, 2, 8]))
+    container = read_container(path, ["qbd"])
+    arrays = {name: array.copy() for name, array in container.arrays.items()}
+    if change == "unordered":
+        for part in ("data", "indices"):
+            first = slice(*arrays["repeating/local/indptr"][:2])
+            arrays[f"repeating/local/{part}"][first] = arrays[f"repeating/local/{part}"][first][::-1].copy()
+    else:
+        change(container.manifest, arrays)
+    write_container(path, "qbd", container.manifest, arrays, overwrite=True)
+    check_refused(path, "its block repeating/local is not of float64, or its columns do not ascend")
