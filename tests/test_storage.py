@@ -182,7 +182,7 @@ FORGED = [
     (put("rates/data", 0.0), "is 0.0"),
     (put("rates/data", float("nan")), "is nan"),
     (put("rates/data", float("inf")), "is inf"),
-    (put("rates/data", 1.7e308, slice(None)), "sum to infinity"),
+    (put("rates/data", 1.7e308, [1, 3]), "sum to infinity"),
     (put("exit_rates", 1.0), "exit rate of state 0"),
     (put("exit_rates", float("nan"), 2), "exit rate of state 2"),
     (typed("rates/indptr", np.int32), "indptr has shape .* int32"),
@@ -482,9 +482,11 @@ def test_blocks_that_are_not_canonical_are_refused(tmp_path, change):
     container = read_container(path, ["qbd"])
     arrays = {name: array.copy() for name, array in container.arrays.items()}
     if change == "unordered":
+        row = int(np.argmax(np.diff(arrays["repeating/local/indptr"]) > 1))
+        begin, end = arrays["repeating/local/indptr"][row : row + 2]
+        assert end - begin > 1
         for part in ("data", "indices"):
-            first = slice(*arrays["repeating/local/indptr"][:2])
-            arrays[f"repeating/local/{part}"][first] = arrays[f"repeating/local/{part}"][first][::-1].copy()
+            arrays[f"repeating/local/{part}"][begin:end] = arrays[f"repeating/local/{part}"][begin:end][::-1].copy()
     else:
         change(container.manifest, arrays)
     write_container(path, "qbd", container.manifest, arrays, overwrite=True)

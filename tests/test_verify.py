@@ -214,17 +214,17 @@ def test_a_model_is_verified_without_room_for_it(tmp_path):
     path = tmp_path / "model.h5"
     ctmc.save(path, model)
     told = []
-    with limited_memory("15MB"):
+    with limited_memory("12MB"):
         with pytest.raises(ctmc.StorageError, match="memory limit"):
             ctmc.load(path)
         assert ctmc.verify(path, progress=lambda done, total: told.append((done, total))).trusted
     assert told[-1] == (1_350_000, 1_350_000)
-    assert len(told) >= 3
+    assert len(told) >= 2
     container = read_container(path, ("generator",))
     rates = container.arrays["rates/data"].copy()
     rates[-1] *= 1 + 1e-6
     write_container(path, "generator", container.manifest, {**container.arrays, "rates/data": rates}, overwrite=True)
-    with limited_memory("15MB"):
+    with limited_memory("12MB"):
         assert "exit rate of state" in ctmc.verify(path).problem
 
 
