@@ -34,6 +34,7 @@ _WHERE = {
     "load": "ctmc.storage",
     "open": "ctmc.storage:open_model",
     "forecast": "ctmc.forecast",
+    "verify": "ctmc.verify",
     "read": "ctmc.interchange.formats",
     "write": "ctmc.interchange.formats",
     "Stationary": "ctmc.problem",
@@ -151,3 +152,4 @@ if TYPE_CHECKING:
     from ctmc.storage import open_model as open
     from ctmc.threads import limited_threads
     from ctmc.trace import Trace
+    from ctmc.verify import verify

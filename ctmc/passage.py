@@ -116,7 +116,8 @@ class Proofs:
             factors = equation.factors()
             ratio = x[inside] / factors.solve(equation.right[inside])
             off = factors.error
-            closer = (1 - off) / float(ratio.max()), (1 + off) / float(ratio.min())
+            least = float(ratio.min())  # 0 where a number is that far too small
+            closer = (1 - off) / float(ratio.max()) if least > 0 else 0.0, (1 + off) / least if least > 0 else math.inf
             if closer[1] - closer[0] < high - low:
                 low, high = closer
             error = max(high - 1, 1 - low)

@@ -35,6 +35,7 @@ ROOMS = (
     *("storage", "interchange"),
     *("passage_solution", "resume"),
     *("solve", "simulation", "reach", "quasi_stationary", "cases", "contract", "bias", "sensitivity", "forecast"),
+    *("recheck", "verify"),
     "study",
     "cli",
     "__main__",

@@ -185,6 +185,7 @@ FORGED = [
     (put("rates/data", 0.0), "is 0.0"),
     (put("rates/data", float("nan")), "is nan"),
     (put("rates/data", float("inf")), "is inf"),
+    (put("rates/data", 1.7e308, [1, 3]), "sum to infinity"),
     (put("exit_rates", 1.0), "exit rate of state 0"),
     (put("exit_rates", float("nan"), 2), "exit rate of state 2"),
     (typed("rates/indptr", np.int32), "indptr has shape .* int32"),
@@ -194,6 +195,8 @@ FORGED = [
     (without("rates/data"), "no array 'rates/data'"),
     (without("exit_rates"), "no array 'exit_rates'"),
     (lambda manifest, arrays: arrays.update(extra=np.ones(1)), "'extra'"),
+    (lambda manifest, arrays: arrays.update({"rates/extra": np.ones(1)}), "'rates/extra'"),
+    (lambda manifest, arrays: arrays.update({"rates/codes": np.arange(5).astype("u1"), "rates/values": arrays["rates/data"]}), "'rates/data'"),
     (said(space={"kind": "lattice", "limits": [7], "total": None, "variables": [["state", None]]}), "indptr has shape"),
     (said(space={"kind": "lattice", "limits": [-1], "total": None, "variables": [["state", None]]}), "limits"),
     (said(space={"kind": "lattice", "limits": [2], "total": None, "variables": [["state", 0]]}), "length 0"),
@@ -220,6 +223,8 @@ def test_what_is_not_a_generator_is_refused(tmp_path, change, sentence):
         ctmc.load(path)
     assert "\n" not in str(caught.value)
     assert "forged.h5" in str(caught.value)
+    with pytest.raises(ctmc.StorageError, match=r"forged\.h5"):
+        ctmc.open(path)
 
 
 def test_the_forgers_start_from_a_file_that_loads(tmp_path):
@@ -561,3 +566,21 @@ def test_the_worked_example_of_the_documentation_is_right():
         codes, rest, numbers = Encoder(np.array(values)).encode(0, indptr, sources)
         assert codes.tolist() == rows[f"code, where {title}"]
         assert (rest.tolist(), numbers.tolist()) == (others, [len(others)])
+
+
+@pytest.mark.parametrize("change", [typed("repeating/local/data", np.int64), "unordered"])
+def test_blocks_that_are_not_canonical_are_refused(tmp_path, change):
+    path = tmp_path / "queue.h5"
+    ctmc.save(path, fork_join([5, 2, 1], 1, 3, [1, 2, 8]))
+    container = read_container(path, ["qbd"])
+    arrays = {name: array.copy() for name, array in container.arrays.items()}
+    if change == "unordered":
+        row = int(np.argmax(np.diff(arrays["repeating/local/indptr"]) > 1))
+        begin, end = arrays["repeating/local/indptr"][row : row + 2]
+        assert end - begin > 1
+        for part in ("data", "indices"):
+            arrays[f"repeating/local/{part}"][begin:end] = arrays[f"repeating/local/{part}"][begin:end][::-1].copy()
+    else:
+        change(container.manifest, arrays)
+    write_container(path, "qbd", container.manifest, arrays, overwrite=True)
+    check_refused(path, "its block repeating/local is not of float64, or its columns do not ascend")

@@ -26,6 +26,7 @@ COMMANDS = {
     "convert": ("convert", "Convert a model file to another format."),
     "rerate": ("rerate", "Take a stored model at other rates, without building it again."),
     "info": ("info", "Tell what a file holds."),
+    "verify": ("verify", "Verify files: hashes, laws of the models, certificates of the answers."),
     "solve": ("solve", "Solve a stored model and certify the answer."),
     "optimize": ("optimize", "Find the best values of a model's parameters."),
     "run": ("run", "Run a study: build, solve, verify, and print one table."),

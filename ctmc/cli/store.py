@@ -83,7 +83,9 @@ def _list(folder: str | None) -> int:
 
 
 def _verify(folder: str | None) -> int:
+    from ctmc.cli.verify import verifying
     from ctmc.storage.inventory import verify
+    from ctmc.verify import Verifier
 
     out = output_of(click.get_current_context())
     place = _folder(folder)
@@ -92,7 +94,9 @@ def _verify(folder: str | None) -> int:
     def told(path: Path, problem: str) -> None:
         files.append({"name": path.relative_to(place).as_posix(), "problem": problem})
 
-    damaged = verify(place, told)
+    look = Verifier()
+    with verifying(out) as shown:
+        damaged = verify(place, lambda path: look(path, progress=shown(path)).problem, told)
     if out.json:
         out.document({"files": files, "damaged": damaged})
     elif out.csv:
@@ -126,15 +130,16 @@ def _prune(
 ) -> int:
     from ctmc.model.memory import format_size, parse_size
     from ctmc.storage.inventory import prune
+    from ctmc.verify import Verifier
 
     out = output_of(click.get_current_context())
-    place = _folder(folder)
+    place, look = _folder(folder), Verifier()
     found = prune(
         place,
         older_than=None if older_than is None else days(older_than),
         larger_than=None if larger_than is None else parse_size(larger_than),
         keep=_kept(keep) if keep else None,
-        damaged=damaged,
+        damaged=(lambda path: look(path).problem) if damaged else None,
         dry_run=dry_run,
     )
     rows: list[dict[str, Any]] = [
@@ -175,7 +180,7 @@ command = click.Group(
             csv=True,
             callback=_verify,
             params=[_argument()],
-            help="Read every file of a store with all its hashes; exit code 1 if one is damaged.",
+            help="Look at every file of a store as 'ctmc verify' does; exit code 1 if one is damaged.",
         ),
         Command(
             "prune",

@@ -161,7 +161,7 @@ class Generator(Summarised):
     def check_exit_rates(self, sums: np.ndarray) -> None:
         """Raise `ModelError` unless the exit rates are these sums of the rates out of each state, to rounding."""
         given = self.exit_rates
-        bad = ~(np.abs(given - sums) <= 1e-12 * sums)
+        bad = ~((np.abs(given - sums) <= 1e-12 * sums) & np.isfinite(sums))  # infinity is within any share of itself
         if bad.any():
             i = int(np.argmax(bad))
             raise ModelError(

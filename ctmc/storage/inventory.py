@@ -19,8 +19,8 @@ from ctmc.storage.atomic import dead_leftovers
 from ctmc.storage.container import read_container
 from ctmc.storage.gate import opened
 from ctmc.storage.locks import BusyError
-from ctmc.storage.models import MODEL_KINDS, load, read_info
-from ctmc.storage.solutions import load_solution, solution_folder, solution_paths
+from ctmc.storage.models import MODEL_KINDS
+from ctmc.storage.solutions import solution_folder, solution_paths
 from ctmc.storage.store import LOCKS, Store, model_paths
 from ctmc.storage.variants import whole_file
 
@@ -28,6 +28,7 @@ SECONDS_PER_DAY = 86400.0
 SEARCHES = "searches"
 """The folder in a store of what searches for the best parameter have found."""
 
+Check = Callable[[Path], str]
 Sizes = Mapping[str, tuple[tuple[int, ...], int]]
 
 
@@ -134,31 +135,19 @@ def _entry(path: Path, kind: str) -> Entry:
     return Entry(path, kind, **facts)
 
 
-def verify_file(path: Path) -> str:
-    """Read a file of a store, with all its hashes, and return what is wrong with it, '' where nothing is.
+def verify(folder: Path, check: Check, told: Callable[[Path, str], object]) -> int:
+    """Check every file of a store, tell what is wrong with each ('' where nothing is), and return how many are damaged.
 
-    A solution must belong to the model beside it, where there is one.
+    Parameters
+    ----------
+    folder : Path
+    check : callable
+        Returns what is wrong with a file, as one sentence.
+    told : callable
     """
-    try:
-        kind = read_container(path, (*MODEL_KINDS, "solution", "search"), only=()).kind
-        if kind in MODEL_KINDS:
-            load(path)
-        if kind != "solution":
-            return ""
-        owner = load_solution(path).model_hash
-        model = path.parent.with_name(path.parent.name.removesuffix(".solutions") + ".h5")
-        if model.is_file() and read_info(model)["content_hash"] != owner:
-            return f"{printable(path)} is an answer about another model than {printable(model.name)} holds."
-    except StorageError as error:
-        return str(error)
-    return ""
-
-
-def verify(folder: Path, told: Callable[[Path, str], object]) -> int:
-    """Verify every file of a store with `verify_file`, tell what is wrong with each, and return how many are damaged."""
     damaged = 0
     for entry in entries(folder, solutions=True):
-        problem = verify_file(entry.path)
+        problem = check(entry.path)
         damaged += bool(problem)
         told(entry.path, problem)
     return damaged
@@ -180,7 +169,7 @@ def prune(
     older_than: float | None = None,
     larger_than: int | None = None,
     keep: Collection[str] | None = None,
-    damaged: bool = False,
+    damaged: Check | None = None,
     dry_run: bool = False,
 ) -> list[Pruned]:
     """Remove what dead writers left behind, and the models and solutions that meet all conditions that are given.
@@ -198,8 +187,8 @@ def prune(
         Bytes.
     keep : collection of str, optional
         Names below the folder that stay; all others meet this condition.
-    damaged : bool
-        Whether the files go that `verify_file` complains about.
+    damaged : callable, optional
+        Returns what is wrong with a file; those with which something is go.
     dry_run : bool
         Whether to remove nothing.
 
@@ -215,12 +204,12 @@ def prune(
         # the size is gone with the file
         done += [Pruned(path, 0, "leftover") for path in dead_leftovers(place, remove=not dry_run)]
     conditions = not (older_than is None and larger_than is None and keep is None)
-    if not (conditions or damaged):
+    if not conditions and damaged is None:
         return done
     now = time.time()
     doomed: list[Entry] = []
     for entry in entries(folder, solutions=True):
-        if damaged and verify_file(entry.path):
+        if damaged is not None and damaged(entry.path):
             done.append(Pruned(entry.path, entry.bytes, "damaged", "" if dry_run else _remove(folder, entry)))
             continue
         if entry.kind == "damaged" or not conditions:

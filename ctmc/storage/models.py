@@ -490,6 +490,8 @@ def _take_block(arrays: Arrays, name: str, optional: bool) -> csr_array | None:
         block.check_format(full_check=True)
     except (ValueError, IndexError, TypeError) as error:
         raise StorageError(f"its block {name} is not a sparse matrix ({printable(error)})") from error
+    if block.data.dtype != np.float64 or not block.has_canonical_format:
+        raise StorageError(f"its block {name} is not of float64, or its columns do not ascend in every row")
     return block
 
 

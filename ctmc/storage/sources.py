@@ -110,6 +110,8 @@ def decode(
     """
     if codes.dtype != np.uint8 or values.dtype != np.int64 or values.ndim != 1 or len(values) > OTHER:
         raise StorageError("its steps are not codes of one byte with at most 255 whole numbers")
+    if others.dtype != np.int64 or others.ndim != 1 or starts.dtype != np.int64 or codes.ndim != 1:
+        raise StorageError("its other steps and their starts are not vectors of int64")
     if starts[0] != 0 or starts[-1] != len(others) or (np.diff(starts) < 0).any():
         raise StorageError("the starts of its other steps do not fit them")
     for steps in (values, others):

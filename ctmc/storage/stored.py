@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ctmc.errors import StorageError
+from ctmc.errors import StorageError, printable
 from ctmc.model import products
 from ctmc.model.generator import Generator
 from ctmc.model.memory import format_size, memory_limit
@@ -356,6 +356,8 @@ class _Rows:
                 raise StorageError("the starts of its other steps do not ascend, one for each block of states")
             if others.dtype != np.int64 or (self.starts[0], *others.shape) != (0, self.starts[-1]):
                 raise StorageError("its other steps do not fit their starts")
+        coded = [part.name.removesuffix("codes") + "values" for part in (pointers, rates) if part.values is not None]
+        _refuse_others(stored, {self.ends, pointers.name, rates.name, *coded, *wanted})
 
     def counts(self) -> Iterator[np.ndarray]:
         """Yield the numbers of transitions into each state, a multiple of `BLOCK` of states at a time but for the last."""
@@ -417,6 +419,13 @@ class _Rows:
         return Slab(a, indptr, sources, numbers, self.rates.values)
 
 
+def _refuse_others(stored: Mapping[str, StoredArray], used: set[str]) -> None:
+    """Raise `StorageError` if there are arrays of transitions that are not read: loading a model refuses them, too."""
+    other = next((name for name in stored if name.startswith("rates/") and name not in used), None)
+    if other is not None:
+        raise StorageError(f"it has the array {printable(other)!r}, which no model of this kind has")
+
+
 def _cut(counts: Iterator[np.ndarray], entries: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the first state and the first transition of each slab of whole blocks, and the ends."""
     begins, places = [0], [0]
@@ -443,6 +452,7 @@ def _cut(counts: Iterator[np.ndarray], entries: int) -> tuple[np.ndarray, np.nda
 def _stored_lattice(reader: _Reader, space: StateSpace) -> StreamedTransitions:
     """Return the rows of a lattice of a file, written out window by window."""
     small = {name: reader.table(name) for name in ("rates/unit", "rates/departures")}
+    _refuse_others(reader.file.stored, {*small, "rates/weights"})
     array = reader.file.stored["rates/weights"]
     # an empty matrix of weights, so that all but these is checked as in memory
     lattice = restored_lattice({**small, "rates/weights": np.empty((*array.shape[:-1], 0), array.dtype)}, space)
