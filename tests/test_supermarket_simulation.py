@@ -395,7 +395,8 @@ def test_command_simulates_a_stored_model(capsys, tmp_path):
 
 
 def test_ctrl_c_shows_the_replications_done_so_far(capsys, monkeypatch):
-    monkeypatch.setattr(Progress, "count", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    once = iter([signal.SIGINT])  # a second Ctrl-C would leave at once
+    monkeypatch.setattr(Progress, "count", lambda *_: [os.kill(os.getpid(), each) for each in once])
     arguments = [*SMALL, "--horizon", "200", "--replications", "5000", "--seed", "72004", "--json"]
     assert main(arguments) == 130
     captured = capsys.readouterr()

@@ -236,7 +236,7 @@ def test_memory_is_asked_for_first():
     problem = Transient(Generator.from_matrix(np.ones((50, 50)) - np.eye(50)), (0,), np.linspace(0, 1, 1000))
     with ctmc.limited_memory("100KiB"), pytest.raises(ModelError, match="keeping the distributions needs"):
         ctmc.solve(problem)
-    with ctmc.limited_memory("10KiB"), pytest.raises(ModelError, match="uniformization needs"):
+    with ctmc.limited_memory(problem.model.nbytes + 10 * 1024), pytest.raises(ModelError, match="uniformization needs"):
         ctmc.solve(Transient(problem.model, (0,), problem.times, reward="state"), "uniformization")
 
 

@@ -222,5 +222,8 @@ def check_limits(solver_class, problem):
     assert stopped.status is Status.STOPPED
     assert stopped.iterations <= 24
     assert ctmc.solve(problem, solver_class(), time_limit=1e-9, check=False).status is Status.TIME_LIMIT
-    with ctmc.limited_memory(20 * problem.model.size), pytest.raises(ModelError, match=f"{snake_case(name)}.* needs"):
+    with (
+        ctmc.limited_memory(problem.model.nbytes + 20 * problem.model.size),
+        pytest.raises(ModelError, match=f"{snake_case(name)}.* needs"),
+    ):
         ctmc.solve(replace(problem, reward=(next(iter(problem.model.all_rewards)),)), solver_class())
