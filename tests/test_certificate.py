@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import ctmc
+from ctmc import certificate
 from ctmc.certificate import certify, imbalance
 from ctmc.model import exchange
 from ctmc.model.elimination import gth
@@ -447,3 +448,18 @@ def test_wrong_matrix_geometric_answers(queue, spoil, status, words):
     proof = certify(problem, Outcome(spoil(right)))
     assert proof.status is status
     assert words in proof.reason
+
+
+def test_rounding_of_a_long_sum_is_not_taken_for_probability_of_transient_states():
+    """A million and a half states whose probabilities, added one by one, lack more than the tolerance to 1."""
+    n = 1_500_000
+    ring = np.arange(1, n)
+    begin = np.concatenate([[0], ring])  # state 0 leads into a ring that nothing leaves
+    end = np.concatenate([[1], np.roll(ring, -1)])
+    chain = Generator.from_transitions(begin, end, np.ones(n), Lattice((n - 1,)))
+    pi = np.concatenate([[0.0], np.full(n - 1, 1 / (n - 1))])
+    assert abs(1 - np.bincount(np.zeros(n, dtype=int), weights=pi)[0]) > 1e-12
+    proof = certificate.stationary(Stationary(chain), pi)
+    assert proof.status is Status.CONVERGED
+    pi[0] = 1e-9
+    assert "transient states have the probability 1e-09" in certificate.stationary(Stationary(chain), pi).reason
