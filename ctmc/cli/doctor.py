@@ -75,7 +75,11 @@ def _libraries() -> list[Check]:
     )
     checks = [_version(name, partial(version, name)) for name in needed]
     checks.append(_version("HDF5", _hdf5))
-    for name, extra, without in (("matplotlib", "plots", "no pictures"), *_solver_libraries()):
+    for name, extra, without in (
+        ("matplotlib", "plots", "no pictures"),
+        ("isal", "fast", "chunks of files go through zlib"),
+        *_solver_libraries(),
+    ):
         try:
             text = f"{version(name)} (extra {extra})"
         except PackageNotFoundError:
