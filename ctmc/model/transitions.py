@@ -53,7 +53,8 @@ def slab_rates(slab: Slab, entries: slice) -> np.ndarray:
 
 
 def rate_at(codes: Any, rates: Any, k: Any) -> Any:
-    """Return the rate of entry k, in compiled code."""
+    """Return the rate of entry k; compiled code gets one of the two branches."""
+    return rates[k] if codes.dtype.kind == "f" else rates[codes[k]]
 
 
 @overload(rate_at, strict=False)
