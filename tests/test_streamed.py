@@ -414,3 +414,17 @@ print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
     rows = stored.loaded_bytes(stored.open_container(tmp_path / "large.h5", ["generator"]).stored)
     states = 8 * ctmc.load(tmp_path / "large.h5").size
     assert int(done.stdout.split()[-1]) - states < rows
+
+
+@pytest.mark.parametrize("form", ["box", "capped", "lumped", "tandem", "capped in memory"])
+def test_forecasts_come_true(form, tmp_path):
+    box = {"service_rates": [1, 1.5, 2, 3], "arrival_rate": 5, "choices": 2, "capacity": 17}
+    builder, parameters = {"box": (supermarket, box)}.get(form) or BUILDERS[form.removesuffix(" in memory")]
+    model = builder(**parameters) if form.endswith("memory") else streamed_model(builder, parameters)
+    found = ctmc.forecast(model)
+    ctmc.save(tmp_path / "model.h5", model)
+    loaded = ctmc.load(tmp_path / "model.h5")
+    assert (found.states, found.entries) == (loaded.size, loaded.entries)
+    assert found.model_bytes == pytest.approx(loaded.nbytes, rel=0.1)
+    assert 0.4 < found.file_bytes / os.path.getsize(tmp_path / "model.h5") < 1.6
+    assert found.solvers["power_iteration"][1] == 16 * loaded.size + 24 * loaded.size

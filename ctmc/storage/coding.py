@@ -1,8 +1,7 @@
 """Arrays with few different values as a small code per element and a table of the values.
 
-Generators of queues have a few dozen different rates, and on a lattice as few different distances between the ends of a
-transition.  One byte in place of eight is less to hash, to compress and to read; it is what makes a file with checksums
-nearly as fast as a bare one.
+Generators of queues have a few dozen different rates, exit rates and numbers of transitions per state.  One byte in place of
+eight is less to hash, to compress and to read; it is what makes a file with checksums nearly as fast as a bare one.
 """
 
 from __future__ import annotations
