@@ -227,18 +227,20 @@ def test_a_listed_space_and_impulses_come_along(tmp_path):
     np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
-def test_recurrent_classes_of_streamed_chains():
-    """Two recurrent classes, transient states that lead to one of them and to both."""
+@pytest.mark.parametrize("reverse", [False, True])
+def test_recurrent_classes_of_streamed_chains(reverse):
+    """Two recurrent classes, transient states that lead to one of them and to both; these come last, or first."""
     pairs = [(0, 1), (1, 0), (2, 3), (3, 4), (4, 2), (5, 0), (5, 6), (6, 5), (6, 2), (7, 5), (8, 3)]
-    begin, end = np.array(pairs).T
+    begin, end = 8 - np.array(pairs).T if reverse else np.array(pairs).T
     space = Lattice((8,), variables=(Variable("state"),))
     model = Generator.from_transitions(begin, end, np.ones(len(pairs)), space)
     rows = model.transitions
     with streaming():
         found = Generator(space, made(9, lambda a, b: FloatTransitions(*_cut(rows, a, b))))
-    assert sorted(sorted(found.classes.members(k).tolist()) for k in found.classes.recurrent) == [[0, 1], [2, 3, 4]]
-    assert [int(found.classes.members(k)[0]) for k in found.classes.recurrent] == [0, 2]
-    one, other = (ctmc.solve(ctmc.Stationary(each, initial=[7]), "gth").value for each in (found, model))
+    expected = [[4, 5, 6], [7, 8]] if reverse else [[0, 1], [2, 3, 4]]
+    assert [found.classes.members(k).tolist() for k in found.classes.recurrent] == expected
+    start = [1 if reverse else 7]
+    one, other = (ctmc.solve(ctmc.Stationary(each, initial=start), "gth").value for each in (found, model))
     np.testing.assert_allclose(one, other, atol=1e-14)
 
 
@@ -337,6 +339,23 @@ def test_a_slab_that_is_another_one_than_before_is_noticed(tmp_path):
         ctmc.StorageError, match=r"slab 0 of the array 'rates/steps.codes' was changed since it was verified"
     ):
         reader.chunk(key)
+
+
+def test_no_more_than_asked_for_is_kept(tmp_path):
+    ctmc.save(tmp_path / "model.h5", tandem_network(service_rates=[3, 2, 1], arrival_rate=0.8, total_capacity=50))
+    reader = stored._Reader(stored.open_container(tmp_path / "model.h5", ["generator"]), 100_000)
+    sizes = [reader.chunk((name, 0)).nbytes for name in reader._chunks]
+    kept = sum(array.nbytes for array in reader._kept.values())
+    assert 0 < kept <= 100_000 < sum(sizes)
+
+
+@pytest.mark.parametrize("name", ["capped", "lumped"])
+def test_streamed_rows_at_other_rates(name, tmp_path):
+    builder, parameters = BUILDERS[name]
+    ctmc.save(tmp_path / "model.h5", builder(**parameters))
+    found = ctmc.open(tmp_path / "model.h5").with_rates(arrival_rate=3.5)
+    assert found.representation == "stored rows"
+    check_like(found, builder(**{**parameters, "arrival_rate": 3.5}), np.random.default_rng(20261207))
 
 
 def test_what_a_limit_leaves_room_for_is_loaded_and_the_rest_streamed(tmp_path):
