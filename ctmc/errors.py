@@ -22,6 +22,10 @@ class ModelError(CTMCError, ValueError):
     """Not a generator, or a bad parameter: names the first bad state or field, its value and what is allowed."""
 
 
+class MemoryLimitError(ModelError):
+    """What was asked for needs more memory than the limit."""
+
+
 class ReducibleError(ModelError):
     """More than one recurrent class and no initial distribution."""
 

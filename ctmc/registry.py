@@ -171,6 +171,13 @@ def solver_class(name: str) -> type[Solver]:
     return found  # type: ignore[return-value]
 
 
+def load_own_solvers() -> None:
+    """Import all solvers of the project, none of a plug-in: for a process that is forked for each solve."""
+    for name, place in _places("solvers").items():
+        if place.startswith("solvers."):
+            solver_class(name)
+
+
 def solver_name(solver: Any) -> str:
     """Return the name of a solver instance: its class name in snake_case."""
     return snake_case(type(solver).__name__)

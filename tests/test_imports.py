@@ -37,6 +37,7 @@ ROOMS = (
     *("solve", "simulation", "reach", "quasi_stationary", "cases", "contract", "bias", "sensitivity", "forecast"),
     *("recheck", "verify"),
     "study",
+    "comparison",
     "cli",
     "__main__",
 )
@@ -70,7 +71,7 @@ MODEL = (
     ),
     *("absorption", "exchange", "lumpability", "period", "decay", "structure", "stopped", "passage_law"),
 )
-FRONT = ("study", "cli", "__main__")
+FRONT = ("study", "comparison", "cli", "__main__")
 """Rooms that may take names from `ctmc` itself, which knows everything."""
 REPORTS_VERSIONS = "ctmc.cli.doctor"
 """Imports h5py for the version of HDF5; opening a file there is caught all the same."""

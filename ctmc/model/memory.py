@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from ctmc.errors import ModelError
+from ctmc.errors import MemoryLimitError, ModelError
 
 _limit: ContextVar[int | None] = ContextVar("memory_limit", default=None)
 _held: ContextVar[int] = ContextVar("held", default=0)
@@ -91,7 +91,7 @@ def format_size(size: float) -> str:
 
 
 def require_memory(what: str, size: int, *, states: int | None = None, entries: int | None = None) -> None:
-    """Raise `ModelError` when `size` bytes are more than the memory limit; call it before allocating.
+    """Raise `MemoryLimitError` when `size` bytes are more than the memory limit; call it before allocating.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def require_memory(what: str, size: int, *, states: int | None = None, entries: 
         counts = ", ".join(
             f"{count:,} {name}" for count, name in ((states, "states"), (entries, "transitions")) if count is not None
         )
-        raise ModelError(
+        raise MemoryLimitError(
             f"{what} needs {format_size(size)}{' (' + counts + ')' if counts else ''}, more than the memory limit of "
             f"{format_size(_limit.get() or limit)}{beside}; make the model smaller or raise --memory-limit."
         )

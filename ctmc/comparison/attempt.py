@@ -1,0 +1,156 @@
+"""One attempt, in a process of its own: load the model, solve, compare with the reference, leave a file with what came of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ctmc import registry
+from ctmc.errors import CTMCError, MemoryLimitError, PluginError, UnsupportedProblemError, printable
+from ctmc.model.generator import Generator
+from ctmc.model.memory import limited_memory
+from ctmc.model.qbd import QBD
+from ctmc.model.recipe import allowed_code
+from ctmc.problem import PROBLEMS, Stationary
+from ctmc.solution import HISTORY, Solution, flat_measures
+from ctmc.solve import default_solver, solve
+from ctmc.storage import load_fitting
+from ctmc.threads import limited_threads
+
+WARM_UP = 5.0
+"""Seconds; a solve that took less is done again, as the first one of a process also loads compiled loops."""
+_NUMBERS = 200
+"""Most measures of an answer that are kept."""
+
+
+def prepare() -> None:
+    """Load what attempts need, before the process is forked for each."""
+    import numba  # noqa: F401
+    import scipy.sparse.linalg  # noqa: F401
+
+    registry.load_own_solvers()
+
+
+def attempt(request: Mapping[str, Any], tell: Callable[[str], None]) -> None:
+    """Do what a request asks for and write the answer, a JSON document, to ``request["answer"]``.
+
+    Parameters
+    ----------
+    request : mapping
+        `model` (path of a file of our own format), `levels` (of a QBD, to truncate it), `problem` and `settings`, `solver`,
+        `time_limit`, `memory_limit`, `threads`, `repeats`, `start` and `reference` (paths of vectors), `reference_measures`,
+        `keep` (where to put the answer itself), `masses_beyond` (levels), `allow_code`, `answer`.
+    tell : callable
+        Told the name of each phase as it begins.
+    """
+    answer: dict[str, Any] = {}
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(limited_memory(request.get("memory_limit")))
+            stack.enter_context(limited_threads(request.get("threads")))
+            stack.enter_context(allowed_code(bool(request.get("allow_code"))))
+            _attempt(request, tell, answer)
+    except UnsupportedProblemError as error:
+        answer |= {"status": "REFUSED", "message": str(error)}
+    except PluginError as error:
+        answer |= {"status": "NOT_INSTALLED" if " pip install " in str(error) else "ERROR", "message": str(error)}
+    except (MemoryLimitError, MemoryError) as error:
+        answer |= {"status": "MEMORY_LIMIT", "reason": "memory", "message": str(error) or "there is not enough memory."}
+    except CTMCError as error:
+        answer |= {"status": "ERROR", "message": str(error)}
+    except Exception as error:  # a plug-in may raise anything
+        answer |= {"status": "ERROR", "message": f"{type(error).__name__}: {printable(error)}."}
+    place = Path(request["answer"])
+    fresh = place.with_suffix(".part")
+    fresh.write_text(json.dumps(answer), encoding="utf-8")
+    os.replace(fresh, place)
+
+
+def _attempt(request: Mapping[str, Any], tell: Callable[[str], None], answer: dict[str, Any]) -> None:
+    tell("loading")
+    model: Any = load_fitting(request["model"])
+    if request.get("levels") is not None:
+        model = model.truncate(request["levels"])
+    answer |= facts_of(model)
+    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in request["settings"].items()}
+    problem = PROBLEMS[request["problem"]](model, **settings)
+    solver = registry.make_solver(request["solver"] or default_solver(problem))
+    registry.check_takes(solver, problem)
+    start = None if request.get("start") is None else np.load(request["start"], allow_pickle=False)
+    seconds: list[float] = []
+    while True:
+        tell(f"solve-{len(seconds) + 1}")
+        solution = solve(problem, solver, start=start, time_limit=request.get("time_limit"), check=False)
+        seconds.append(solution.seconds)
+        again = 1 if seconds[0] < WARM_UP else 0  # the first one is then not counted
+        if len(seconds) >= request.get("repeats", 1) + again or not solution.converged:
+            break
+    tell("comparing")
+    counted = seconds[1:] if len(seconds) > 1 else seconds
+    answer |= {
+        "status": solution.status.name,
+        "reason": "walltime" if solution.status.name == "TIME_LIMIT" else "",
+        "message": "" if solution.converged else solution.reason,
+        "ran": solution.solver,
+        "defect": _number(solution.defect),
+        "iterations": solution.iterations,
+        "products": solution.products,
+        "seconds": counted,
+        "first_seconds": seconds[0],
+        "history": {
+            name: [_number(value) for value in solution.history[name].tolist()] for name in HISTORY.names or ()
+        },
+        "tolerance": float(problem.tolerance),
+    }
+    answer |= _compared(solution, request)
+
+
+def facts_of(model: Any) -> dict[str, Any]:
+    """Return what a table says about a model: its kind, the numbers of states and transitions, its largest and smallest rates."""
+    if isinstance(model, Generator):
+        return {"kind": "Generator", "states": int(model.size), "entries": int(model.entries)}
+    if isinstance(model, QBD):
+        entries = sum(int(getattr(model, block).nnz) for block in ("up", "local", "down"))
+        return {"kind": "QBD", "states": None, "phases": int(model.phase_count), "entries": entries}
+    return {"kind": type(model).__name__, "states": None, "entries": None}
+
+
+def _compared(solution: Solution, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the measures, and how far the answer is from the reference."""
+    found: dict[str, Any] = {}
+    is_vector = isinstance(solution.value, np.ndarray)
+    if request.get("keep") is not None and is_vector and solution.converged:
+        np.save(request["keep"], solution.value, allow_pickle=False)
+    if request.get("reference") is not None and is_vector:
+        reference = np.load(request["reference"], mmap_mode="r", allow_pickle=False)
+        difference = np.abs(np.asarray(solution.value) - reference)
+        if isinstance(solution.problem, Stationary):
+            found["distance"] = _number(float(difference.sum()))
+        else:
+            scale = float(np.abs(reference).max()) or 1.0
+            found["distance"] = _number(float(difference.max()) / scale)
+    if isinstance(solution.problem, Stationary) and solution.converged:
+        measures = flat_measures(solution.measures())
+        kept = {name: measures[name] for name in list(measures)[:_NUMBERS] if math.isfinite(measures[name])}
+        found["measures"] = kept
+        others = request.get("reference_measures") or {}
+        shared = [name for name in kept if name in others]
+        if shared:
+            found["measure_difference"] = max(
+                abs(kept[name] - others[name]) / max(abs(others[name]), 1.0) for name in shared
+            )
+        if request.get("masses_beyond") and isinstance(solution.problem.model, QBD):
+            found["masses_beyond"] = {str(k): float(solution.value.tail(k)) for k in request["masses_beyond"]}
+    return found
+
+
+def _number(value: Any) -> Any:
+    """Return a number as JSON takes it."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
