@@ -30,6 +30,7 @@ COMMANDS = {
     "solve": ("solve", "Solve a stored model and certify the answer."),
     "optimize": ("optimize", "Find the best values of a model's parameters."),
     "run": ("run", "Run a study: build, solve, verify, and print one table."),
+    "compare": ("compare", "Compare solvers on models, each run in a process of its own."),
     "store": ("store", "Look after the models and answers that studies keep."),
     "simulate": ("simulate", "Simulate a system, or a stored model."),
     "policy": ("policy", "Find the optimal policy of a model with decisions."),

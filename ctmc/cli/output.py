@@ -167,7 +167,10 @@ def display(value: Any) -> str:
     return str(value)
 
 
-_SHORT = {"defect": ".2e", "seconds": ".3f", "width": ".2e", "+-": ".1e"}
+_SHORT = {
+    "defect": ".2e", "seconds": ".3f", "width": ".2e", "+-": ".1e", "distance": ".1e", "measure_difference": ".1e",
+    "truncated_mass": ".1e", "tolerance": ".0e", "spread": ".0%", "memory_MiB": ",.1f",
+}  # fmt: skip
 """Columns that need fewer digits."""
 
 

@@ -187,6 +187,21 @@ def parse_quantiles(text: str) -> list[float]:
     return found
 
 
+def parse_numbers(text: str, flag: str, kind: type) -> list[Any]:
+    """Return the numbers of ``50,100``, whole ones where `kind` is int.
+
+    Examples
+    --------
+    >>> parse_numbers("1e-8,1e-12", "--tolerances", float)
+    [1e-08, 1e-12]
+    """
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        what = "whole numbers such as 50,100" if kind is int else "numbers such as 1e-8,1e-12"
+        raise ModelError(f"{flag} is {printable(text)!r}; allowed are {what}.") from None
+
+
 def parse_times(text: str, flag: str = "--times") -> list[float]:
     """Return the times of ``0.5,2`` or of ``begin:end:step``, the end included.
 

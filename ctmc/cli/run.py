@@ -67,12 +67,18 @@ def _watcher(out: Output) -> Any:
 def _run_study(
     given: str, output: str | None, out: Output, changes: tuple[str, ...], why: bool, how: dict[str, Any]
 ) -> int:
+    from ctmc.errors import StudyError, printable
     from ctmc.study.results import plain_row
     from ctmc.study.run import run_study, table
     from ctmc.study.shipped import find_study
     from ctmc.study.study import read_study
 
     study = read_study(find_study(given), changes)
+    if study.compare is not None:
+        compare = f"ctmc compare {given}"
+        if not study.solves:
+            raise StudyError(f"{printable(study.source)} has no [[solve]] but a table [compare]: '{compare}' runs it.")
+        out.news(f"The study also has a table [compare]: '{compare}' runs that.")
     watcher = _watcher(out)
 
     def announce() -> None:

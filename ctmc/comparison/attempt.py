@@ -79,7 +79,12 @@ def _attempt(request: Mapping[str, Any], tell: Callable[[str], None], answer: di
     if request.get("levels") is not None:
         model = model.truncate(request["levels"])
     answer |= facts_of(model)
-    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in request["settings"].items()}
+    settings: dict[str, Any] = {}
+    for name, value in request["settings"].items():
+        settings[name] = tuple(value) if isinstance(value, list) else value
+    if isinstance(settings.get("initial"), dict):  # JSON has no keys that are states
+        states = settings["initial"]
+        settings["initial"] = {tuple(map(int, state.split(","))): chance for state, chance in states.items()}
     problem = PROBLEMS[request["problem"]](model, **settings)
     solver = registry.make_solver(request["solver"] or default_solver(problem))
     registry.check_takes(solver, problem)

@@ -19,7 +19,6 @@ import numpy as np
 
 from ctmc import registry
 from ctmc.comparison.files import load_comparison, save_comparison
-from ctmc.comparison.grid import ALL, solvers_of
 from ctmc.comparison.isolation import Ending, Warden, WardenError
 from ctmc.comparison.machine import manifest
 from ctmc.comparison.references import References
@@ -33,6 +32,7 @@ from ctmc.solution import HISTORY
 from ctmc.storage import read_info
 from ctmc.storage.question import project_version, question_hash
 from ctmc.study.locks import only_run
+from ctmc.study.solver_grid import ALL, solvers_of
 
 ATTEMPT = "ctmc.comparison.attempt"
 _SAVE_SHARE = 0.05
@@ -52,6 +52,9 @@ class Watcher:
 
     def ended(self, number: int, run: Run) -> None:
         """Take note of how it ended."""
+
+    def referenced(self, name: str) -> None:
+        """Take note that the attempt to get a reference has ended; it began as number -1."""
 
     def news(self, text: str) -> None:
         """Take note of one line of news."""
@@ -85,7 +88,7 @@ def compare(
     models : sequence of path-like
         Model files of our own format.
     solvers : str or sequence of str
-        See `ctmc.comparison.grid.solvers_of`.
+        See `ctmc.study.solver_grid.solvers_of`.
     output : path-like, optional
         The comparison's file, written while it goes on.
     title : str
@@ -308,6 +311,7 @@ class _Comparing:
             if self.files[name] is None:
                 continue
             self.references.make(name)
+            self.watcher.referenced(name)
             if self.watcher.stopped():
                 return
             tasks = [_Task(place, self.request(place, folder)) for place in places]
@@ -463,5 +467,7 @@ def _sessions_of(path: Path | None) -> tuple[Mapping[str, Any], ...]:
 
 
 def _json(value: Any) -> Any:
-    """Return a value as JSON gives it back."""
+    """Return a value as JSON gives it back; states that are keys become text such as ``0,1,0``."""
+    if isinstance(value, Mapping):
+        value = {",".join(map(str, key)) if isinstance(key, tuple) else str(key): one for key, one in value.items()}
     return json.loads(json.dumps(value, default=list))

@@ -34,7 +34,7 @@ def save_comparison(path: str | os.PathLike[str], comparison: Comparison) -> Non
     """
     histories = [run.history for run in comparison.runs]
     begins = np.concatenate([[0], np.cumsum([len(history) for history in histories])]).astype(np.int64)
-    arrays = {"runs": _packed([_plain_run(run) for run in comparison.runs])}
+    arrays = {"runs": _packed([plain_run(run) for run in comparison.runs])}
     arrays["models"] = _packed([dataclasses.asdict(model) for model in comparison.models.values()])
     arrays["history/begins"] = begins
     for name in HISTORY.names or ():
@@ -80,7 +80,8 @@ def load_comparison(path: str | os.PathLike[str]) -> Comparison:
         raise StorageError(f"{printable(os.fspath(path))} is not a whole comparison: {printable(error)}.") from error
 
 
-def _plain_run(run: Run) -> dict[str, Any]:
+def plain_run(run: Run) -> dict[str, Any]:
+    """Return a run as JSON takes it, without its history."""
     content = {item.name: getattr(run, item.name) for item in dataclasses.fields(run) if item.name != "history"}
     for name, value in content.items():
         if isinstance(value, float) and not math.isfinite(value):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ctmc.solver import Solver
+from ctmc.study.compare_table import Compare
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,8 @@ class Study:
     plots : tuple of Plot
     changes : tuple of str
         What the command line has changed in the text.
+    compare : Compare or None
+        Which solvers are compared on the models.
     """
 
     title: str
@@ -147,3 +150,4 @@ class Study:
     source: str
     plots: tuple[Plot, ...] = ()
     changes: tuple[str, ...] = ()
+    compare: Compare | None = None

@@ -18,6 +18,7 @@ from ctmc.model.recipe import code_is_allowed
 from ctmc.problem import PROBLEMS
 from ctmc.solver import Solver
 from ctmc.study import sweep
+from ctmc.study.compare_table import COMPARE_KEYS, Compare, read_compare
 from ctmc.study.content import Optimize, Plot, Solve, Study, StudyModel
 from ctmc.study.design import design_for
 from ctmc.study.lines import Lines
@@ -28,7 +29,7 @@ from ctmc.study.parameters import describe, fits, names_code, option_annotations
 from ctmc.study.questions import QUESTION_KEYS, WrongKey, read_question
 
 MAX_BYTES = 1_000_000
-_TOP = ("title", "output", "models", "optimize", "solve", "plot")
+_TOP = ("title", "output", "models", "optimize", "solve", "plot", "compare")
 _OPTIMIZE = ("models", "over", "minimize", "maximum", "method")
 _PLOT = ("x", "y", "models", "title", "problem", "time", "panels", "labels")
 
@@ -145,8 +146,9 @@ class _Reader:
         output = self.text_of(content, "output", ())
         models = self.optimized(content.get("optimize"), self.models(content.get("models")))
         self.check_complete(models)
-        steps = content.get("solve")
-        if not isinstance(steps, list) or not steps or not all(isinstance(step, dict) for step in steps):
+        compared = self.compare(content.get("compare"), models)
+        steps = content.get("solve", [] if compared is not None else None)
+        if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps) or not (steps or compared):
             self.fail(
                 "the table [[solve]] is missing; at least one says which solvers answer which problem.", (), "solve"
             )
@@ -156,8 +158,24 @@ class _Reader:
             self.fail("plot is no table; allowed is [[plot]] with the keys x and y.", (), "plot")
         return Study(
             title, output, models, solves, self.text, self.source,
-            tuple(self.plot(plot, ("plot", k), models, solves) for k, plot in enumerate(plots)),
+            tuple(self.plot(plot, ("plot", k), models, solves) for k, plot in enumerate(plots)), compare=compared,
         )  # fmt: skip
+
+    def compare(self, content: Any, models: Mapping[str, StudyModel]) -> Compare | None:
+        if content is None:
+            return None
+        table: Table = ("compare",)
+        if not isinstance(content, dict):
+            self.fail(
+                "compare is no table; allowed is [compare] with keys such as solvers and time_limit.", (), "compare"
+            )
+        self.check_keys(content, COMPARE_KEYS, "key of [compare]", table)
+        names = self.names(content, table, tuple(dict.fromkeys(model.group for model in models.values())))
+        try:
+            solvers, how = read_compare(content)
+        except WrongKey as wrong:
+            self.fail(str(wrong), table, wrong.key)
+        return Compare(tuple(name for name, model in models.items() if model.group in names), solvers, how)
 
     def models(self, content: Any) -> dict[str, StudyModel]:
         if not isinstance(content, dict) or not content:

@@ -1,0 +1,289 @@
+"""``ctmc compare``: solvers against each other on models, one table with what came of every run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ctmc.cli.app import Command, output_of
+from ctmc.cli.options import (
+    PROBLEM_NAMES,
+    code_option,
+    file_type,
+    memory_option,
+    names_starting,
+    solver_names,
+    threads_option,
+)
+from ctmc.cli.output import Output
+
+
+def _compare(files: tuple[str, ...], **given: Any) -> int:
+    from ctmc.comparison.compare import compare
+    from ctmc.model.recipe import allowed_code
+
+    out = output_of(click.get_current_context())
+    with allowed_code(bool(given["allow_code"])):
+        output, title, solvers, how, entries = _asked(files, given, out)
+        watcher = _watcher(out)
+        rules = given.pop("fail_if")
+        before = _before(given["against"], rules)
+        with out.interrupts.gentle(watcher.announce):
+            try:
+                found = compare(
+                    list(entries(watcher)), solvers, output, title=title, watcher=watcher, again=given["again"], **how
+                )
+            finally:
+                watcher.close()
+    return _show(found, output, before, rules, out)
+
+
+def _asked(files: tuple[str, ...], given: dict[str, Any], out: Output) -> tuple[Path, str, Any, dict[str, Any], Any]:
+    """Return output, title, solvers, settings, and a function that makes the entries; from a study or from files."""
+    from ctmc.comparison.studies import entries_of_files, entries_of_study
+    from ctmc.errors import StudyError, printable
+    from ctmc.study import results
+    from ctmc.study.shipped import find_study, shipped_studies
+    from ctmc.study.study import read_study
+
+    how = _settings(given)
+    studies = [
+        file for file in files if file.endswith(".toml") or (file in shipped_studies() and not Path(file).exists())
+    ]
+    if not studies:
+        output = Path(given["output"] or "comparison.h5")
+
+        def from_files(watcher: Any) -> Any:
+            return entries_of_files(files, lambda: results.open_store_of(output, given["store"], out.news))
+
+        return output, "", given["solvers"] or "all", how, from_files
+    if len(files) > 1:
+        raise StudyError(
+            f"{printable(studies[0])} is a study, and stands beside other files; allowed is one study, or model files."
+        )
+    study = read_study(find_study(studies[0]), tuple(given["changes"]))
+    if study.compare is None:
+        raise StudyError(f"{printable(study.source)} has no table [compare]; 'ctmc run' runs it.")
+    output = results.output_path(study, given["output"])
+    how = {**study.compare.how, **how}
+    solvers = given["solvers"] or study.compare.solvers
+
+    def from_study(watcher: Any) -> Any:
+        store = results.open_store_of(output, given["store"], out.news)
+        return entries_of_study(study, store, news=out.news, stopped=watcher.stopped)
+
+    return output, study.title, solvers, how, from_study
+
+
+def _settings(given: dict[str, Any]) -> dict[str, Any]:
+    """Return what the flags say of how it is done; what was not given is left to the study, or to the defaults."""
+    from ctmc.cli.question import Question, parse_numbers, settings_of
+
+    how: dict[str, Any] = {}
+    for name in ("time_limit", "memory_limit", "threads", "jobs", "repeats"):
+        if given[name] is not None:
+            how[name] = given[name]
+    if given["tolerances"] is not None:
+        how["tolerances"] = tuple(parse_numbers(given["tolerances"], "--tolerances", float))
+    if given["levels"] is not None:
+        how["levels"] = tuple(parse_numbers(given["levels"], "--levels", int))
+    if given["warm"]:
+        how["warm"] = True
+    if given["allow_code"]:
+        how["allow_code"] = True
+    asked = {name: given[name] for name in ("initial", "times", "moments", "discount", "target", "avoid")}
+    if given["problem"] is not None or given["reward"] or any(value is not None for value in asked.values()):
+        problem = given["problem"] or "stationary"
+        question = Question(
+            file="", solver=None, options={}, tolerance=None, problem=problem, start=None, time_limit=None, conditions=(),
+            rewards=given["reward"], save=None, **asked,
+        )  # fmt: skip
+        how["problem"], how["question"] = problem, settings_of(question)
+    return how
+
+
+def _before(against: str | None, rules: tuple[str, ...]) -> Any:
+    """Return the older comparison; it and the rules are looked at before anything is run."""
+    if against is None:
+        if rules:
+            raise click.UsageError("--fail-if needs --against OLD.h5, which it compares with")
+        return None
+    from ctmc.comparison.against import read_rule
+    from ctmc.comparison.files import load_comparison
+
+    for rule in rules:
+        read_rule(rule)
+    return load_comparison(against)
+
+
+def _watcher(out: Output) -> Any:
+    from ctmc.cli.live import LiveTable
+    from ctmc.comparison.compare import Watcher
+    from ctmc.comparison.runs import NOT_APPLICABLE
+
+    class Terminal(Watcher):
+        """Shows the runs as they go."""
+
+        def __init__(self) -> None:
+            self.live = LiveTable(out, "runs")
+
+        def announce(self) -> None:
+            self.live.clear()
+            out.news("Stopping; what is done is stored, and the same command goes on from there.")
+
+        def planned(self, total: int, known: int) -> None:
+            self.live.planned(total, known)
+
+        def began(self, number: int, label: str) -> None:
+            self.live.began(number, label)
+
+        def ended(self, number: int, run: Any) -> None:
+            good = run.converged or run.status in NOT_APPLICABLE
+            self.live.ended(number, good, _line(run))
+
+        def referenced(self, name: str) -> None:
+            self.live.running.pop(-1, None)
+
+        def news(self, text: str) -> None:
+            out.news(text)
+
+        def look(self) -> None:
+            self.live.look()
+
+        def stopped(self) -> bool:
+            return out.interrupts.stopped()
+
+        def close(self) -> None:
+            self.live.close()
+
+    return Terminal()
+
+
+def _line(run: Any) -> str:
+    parts = [f"{run.model}, {run.label}, {run.tolerance:.0e}: {run.status}"]
+    if run.products is not None:
+        parts.append(f"{run.products:,} products")
+    if run.median_seconds is not None:
+        parts.append(f"{run.median_seconds:.3g} s")
+    return ", ".join(parts) + (f" ({run.reason})" if run.reason else "")
+
+
+COLUMNS = (
+    "model",
+    "solver",
+    "tolerance",
+    "status",
+    "defect",
+    "distance",
+    "iterations",
+    "products",
+    "seconds",
+    "spread",
+    "memory_MiB",
+)
+
+
+def _row(run: Any) -> list[Any]:
+    memory = None if run.allocated_bytes is None else run.allocated_bytes / 2**20
+    return [
+        run.model, run.label, run.tolerance, run.status, run.defect, run.distance, run.iterations, run.products,
+        run.median_seconds, run.spread, memory,
+    ]  # fmt: skip
+
+
+def _show(found: Any, output: Path, before: Any, rules: tuple[str, ...], out: Output) -> int:
+    """Write the table, what failed and what disagrees; return the exit code."""
+    worse: list[Any] = []
+    if before is not None:
+        from ctmc.comparison.against import regressions
+
+        worse = list(regressions(found, before, rules))
+    columns = list(COLUMNS)
+    rows = [_row(run) for run in found.runs]
+    if any(run.truncated_mass is not None for run in found.runs):
+        columns += ["measure_difference", "truncated_mass"]
+        rows = [[*row, run.measure_difference, run.truncated_mass] for row, run in zip(rows, found.runs, strict=True)]
+    if out.json:
+        from ctmc.comparison.files import plain_run
+
+        out.document(
+            {
+                "title": found.title,
+                "output": str(output),
+                "complete": found.complete,
+                "runs": [plain_run(run) for run in found.runs],
+                "disagreements": [run.key for run in found.disagreements],
+                "worse": [str(finding) for finding in worse],
+            }
+        )
+    else:
+        out.table(columns, rows)
+    for run in found.disagreements:
+        far = max(value for value in (run.distance, run.measure_difference) if value is not None)
+        out.line(f"ctmc: {_line(run)}: certified, but {far:.1e} away from the reference.")
+    told: set[tuple[str, str]] = set()
+    for run in found.failures:
+        if run.message and (run.model, run.message) not in told:
+            told.add((run.model, run.message))
+            out.line(f"ctmc: {_line(run)}: {run.message}")
+    for finding in worse:
+        out.line(f"ctmc: {'worse' if finding.fails else 'slower'}: {finding}")
+    done = sum(run.converged for run in found.runs)
+    out.news(
+        f"{done} of {len(found.runs)} runs have a certified answer.  Results: {output}; 'ctmc report {output}' makes a page of them."
+    )
+    if found.stopped and not found.complete:
+        return out.interrupts.exit_code or 1
+    return 1 if not found.complete or any(finding.fails for finding in worse) else 0
+
+
+command = Command(
+    "compare",
+    csv=True,
+    callback=_compare,
+    params=[
+        click.Argument(["files"], nargs=-1, required=True, type=file_type(), metavar="FILES..."),
+        click.Option(["--solvers"], metavar="NAMES", shell_complete=names_starting(solver_names),
+                     help="Names separated by commas, with options or ranges of them: 'gth,gmres(restart=20..100)'; default all."),
+        click.Option(["--tolerances"], metavar="LIST", help="Such as 1e-8,1e-12; default that of the problem."),
+        click.Option(["--levels"], metavar="LIST", help="Also cut each QBD at these numbers of levels: 50,100."),
+        click.Option(["--warm"], is_flag=True, help="Also begin from the answer of the model before: a method of its own."),
+        click.Option(["--repeats"], type=int, metavar="N", help="Solves to take the median time of; default 1."),
+        click.Option(["--time-limit"], type=float, metavar="SECONDS", help="Of one solve; default 60."),
+        memory_option(),
+        threads_option(),
+        click.Option(["--jobs"], type=int, metavar="N", help="Runs at once; default 1, as others disturb the times."),
+        click.Option(["--problem"], metavar="|".join(PROBLEM_NAMES), help="The question; default stationary.",
+                     shell_complete=names_starting(lambda: PROBLEM_NAMES)),
+        click.Option(["--initial"], metavar="STATE", help="State at the start, such as 0,0,0."),
+        click.Option(["--times"], metavar="TIMES", help="Of transient and accumulated-reward: 0.5,2 or begin:end:step."),
+        click.Option(["--reward"], multiple=True, metavar="NAME", help="A reward; may be repeated."),
+        click.Option(["--moments"], type=int, metavar="INT", help="How many moments."),
+        click.Option(["--discount"], type=float, metavar="RATE", help="Of discounted-reward."),
+        click.Option(["--target"], metavar="CONDITION", help="Of first-passage: what is waited for."),
+        click.Option(["--avoid"], metavar="CONDITION", help="Of first-passage: what must not happen before."),
+        click.Option(["-o", "--output"], type=file_type(), metavar="FILE",
+                     help="Where everything is kept, raw; default comparison.h5, or what the study names."),
+        click.Option(["--store"], type=click.Path(path_type=str, file_okay=False), metavar="FOLDER",
+                     help="Where a study's models are kept; default CTMC_STORE, or a folder beside the output."),
+        click.Option(["--set", "changes"], multiple=True, metavar="KEY=VALUE", help="Change a study's parameter; see 'ctmc run --help'."),
+        click.Option(["--again"], is_flag=True, help="Repeat runs that the output has already."),
+        click.Option(["--against"], type=file_type(), metavar="OLD", help="An older comparison; tell what has become worse."),
+        click.Option(["--fail-if"], multiple=True, metavar="RULE",
+                     help="With --against: exit code 1 if a count rose by more, such as products:+5%; seconds only warn."),
+        code_option(),
+    ],
+    help="Compare solvers: model files of any format, or a study with a table [compare].\n\n"
+    "Every run has a process of its own: a crash, a time-out and a model that does not fit in memory are rows like any other.  Each "
+    "answer is certified, and compared with a reference: elimination up to 3000 states, else the tightest certified answer.  Runs "
+    "that the output has already are not repeated, so an interrupted comparison goes on with the same command.  The exit code is 0 when every "
+    "run was attempted, whatever came of it.\n\n\b\n"
+    "Examples\n"
+    "  ctmc compare model.h5\n"
+    "  ctmc compare *.h5 --solvers 'gth,bicgstab,gmres(restart=20..80)' --time-limit 30 -o which.h5\n"
+    "  ctmc compare queue.h5 --levels 50,100 --tolerances 1e-8,1e-12\n"
+    "  ctmc compare new.h5 --against old.h5 --fail-if products:+5%\n"
+    "  ctmc compare which_solver",
+)  # fmt: skip
