@@ -65,6 +65,15 @@ def test_given_blocks_are_copied():
     assert queue.up.toarray() == UP
 
 
+def test_an_empty_block_whose_arrays_are_read_only_is_taken():
+    # as a file gives it: a boundary level that nothing leaves downwards
+    empty = csr_array((1, 1))
+    for array in (empty.data, empty.indices, empty.indptr):
+        array.flags.writeable = False
+    queue = QBD.from_blocks(UP, LOCAL, DOWN, [(None, -UP, UP), (empty, -UP, UP), (DOWN, LOCAL, UP)])
+    assert queue.boundary[1].down.nnz == 0
+
+
 def test_without_boundary_a_step_down_at_level_zero_changes_the_phase_only():
     up, down = np.diag([0.3, 0.6]), np.array([[0.25, 1.0], [0.5, 0.75]])
     local = with_diagonal(np.array([[0.0, 0.1], [0.2, 0.0]]), up, down)

@@ -427,13 +427,12 @@ class QBD(Summarised):
 
 def _block(name: str, given: Any) -> csr_array:
     try:
+        # a copy, whose arrays may be written: those of a file may not
         block = csr_array(
-            given if issparse(given) else np.atleast_2d(np.asarray(given, dtype=np.float64)), dtype=np.float64
+            given if issparse(given) else np.atleast_2d(np.asarray(given, dtype=np.float64)), dtype=np.float64, copy=True
         )
     except (TypeError, ValueError):
         raise ModelError(f"block {name} is no matrix of numbers; allowed are dense and sparse matrices.") from None
-    if block is given or np.shares_memory(block.data, getattr(given, "data", None)):
-        block = block.copy()
     if not np.isfinite(block.data).all():
         raise ModelError(f"block {name} has entries that are not finite; allowed are finite rates.")
     block.sum_duplicates()
