@@ -28,6 +28,7 @@ OTHER_KINDS = {
     "checkpoint": ("question", "runs"),
     "study": ("study", "rows", "histories"),
     "search": ("search", "best"),
+    "comparison": ("title", "problem", "sessions"),
 }
 """What the manifests of files that hold neither a model nor an answer must have."""
 
@@ -42,7 +43,7 @@ class Report:
     ----------
     path : Path
     kind : str
-        'generator', 'qbd', 'variant', 'solution', 'checkpoint', 'study' or 'search'; '' where it cannot be read.
+        'generator', 'qbd', 'variant', 'solution', 'checkpoint', 'study', 'search' or 'comparison'; '' where it cannot be read.
     rows : tuple of Row
         In the order in which things were looked at; the first that is wrong is the last.
     """
@@ -151,6 +152,8 @@ class Verifier:
                 raise StorageError(f"its manifest has no {missing[0]!r}")
             if file.kind == "study":
                 _check_study(file)
+            if file.kind == "comparison":
+                _check_comparison(file)
         if file.kind == "checkpoint":
             yield Row("vectors", UNCHECKED, "they are claims, which the solve that goes on from them certifies.")
 
@@ -176,6 +179,14 @@ def _check_study(file: OpenContainer) -> None:
         names = [name for name in file.stored if name.startswith(f"histories/{number}/")]
         if len({file.stored[name].shape for name in names}) != 1:
             raise StorageError(f"history {number} has no columns, or columns of different lengths")
+
+
+def _check_comparison(file: OpenContainer) -> None:
+    """Check that the lists of runs and models, and the histories, are there."""
+    fields(file.manifest, "sessions", dict)
+    for name in ("runs", "models", "history/begins"):
+        if name not in file.stored:
+            raise StorageError(f"it has no array {name!r}")
 
 
 def _described(model: Generator | QBD) -> str:

@@ -234,6 +234,9 @@ def _show(found: Any, output: Path, before: Any, rules: tuple[str, ...], out: Ou
     out.news(
         f"{done} of {len(found.runs)} runs have a certified answer.  Results: {output}; 'ctmc report {output}' makes a page of them."
     )
+    if found.unsaved:
+        out.line(f"ctmc: {found.unsaved}")
+        return 2
     if found.stopped and not found.complete:
         return out.interrupts.exit_code or 1
     return 1 if not found.complete or any(finding.fails for finding in worse) else 0

@@ -23,7 +23,7 @@ from ctmc.comparison.isolation import Ending, Warden, WardenError
 from ctmc.comparison.machine import manifest
 from ctmc.comparison.references import References
 from ctmc.comparison.runs import ComparedModel, Comparison, Run
-from ctmc.comparison.settings import Entry, Settings, entry_of
+from ctmc.comparison.settings import Entry, Settings
 from ctmc.errors import StorageError, StudyError, printable
 from ctmc.model.memory import format_size, parse_size
 from ctmc.model.memory import memory_limit as free_memory
@@ -103,13 +103,12 @@ def compare(
     Returns
     -------
     Comparison
+        Where the output could not be written `unsaved` says why, so that nothing is lost.
 
     Raises
     ------
     StudyError, ModelError, UnknownNameError
         What was asked for does not exist or is not allowed.
-    StorageError
-        The output cannot be written.
 
     Examples
     --------
@@ -125,7 +124,9 @@ def compare(
     limit = None if memory_limit is None else parse_size(memory_limit)
     every = solvers == ALL or list(solvers) == [ALL]
     settings = Settings(tuple(solvers_of(solvers, problem)), every, memory_limit=limit, **how)
-    entries = [model if isinstance(model, Entry) else entry_of(Path(model)) for model in models]
+    entries = [
+        model if isinstance(model, Entry) else Entry(Path(model).stem, Path(model).resolve()) for model in models
+    ]
     if not entries:
         raise StudyError("a comparison needs one or more models.")
     names = [entry.name for entry in entries]
@@ -178,13 +179,16 @@ class _Comparing:
         self.runs: list[Run] = []
         self.sessions: list[Mapping[str, Any]] = []
         self.references: References = References(self.models, Path(), lambda name, more: None, {})
-        self._saved, self._cost = time.monotonic(), 0.0
+        self._saved, self._cost, self.unsaved = time.monotonic(), 0.0, ""
 
     def add(self, entry: Entry) -> None:
         """Take up a model, a QBD with its truncations."""
         info: Mapping[str, Any] = {}
         if entry.path is not None:
-            info = read_info(entry.path)
+            try:
+                info = read_info(entry.path)
+            except CTMCError as error:
+                entry = replace(entry, path=None, message=str(error))
         model = ComparedModel(
             entry.name, "" if entry.path is None else str(entry.path), str(info.get("content_hash", "")),
             entry.family or entry.name, recipe=entry.recipe, message=entry.message, point=dict(entry.point),
@@ -408,7 +412,13 @@ class _Comparing:
 
     def result(self, stopped: bool) -> Comparison:
         return Comparison(
-            self.title, self.settings.problem, dict(self.models), tuple(self.runs), tuple(self.sessions), stopped
+            self.title,
+            self.settings.problem,
+            dict(self.models),
+            tuple(self.runs),
+            tuple(self.sessions),
+            stopped,
+            self.unsaved,
         )
 
     def save_now_and_then(self) -> None:
@@ -420,7 +430,13 @@ class _Comparing:
         if self.output is None:
             return
         begin = time.monotonic()
-        save_comparison(self.output, self.result(stopped))
+        try:
+            save_comparison(self.output, self.result(stopped))
+            self.unsaved = ""
+        except StorageError as error:  # what was measured is not lost for it: the next try may have room
+            if not self.unsaved:
+                self.watcher.news(f"What was found so far is not stored: {error}")
+            self.unsaved = str(error)
         self._saved = time.monotonic()
         self._cost = self._saved - begin
 

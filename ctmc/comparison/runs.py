@@ -198,6 +198,8 @@ class Comparison(Summarised):
     sessions : tuple of mapping
         Versions, machine, threads and limits of each time the comparison was run.
     stopped : bool
+    unsaved : str
+        Why the output could not be written, '' where it was, or where there is none.
     """
 
     title: str
@@ -206,6 +208,7 @@ class Comparison(Summarised):
     runs: tuple[Run, ...]
     sessions: tuple[Mapping[str, Any], ...] = ()
     stopped: bool = False
+    unsaved: str = ""
 
     @property
     def complete(self) -> bool:

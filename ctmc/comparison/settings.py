@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ctmc.errors import CTMCError, StudyError, printable
-from ctmc.storage import read_info
+from ctmc.errors import StudyError, printable
 
 TIME_LIMIT = 60.0
 """Seconds of one solve, unless told otherwise."""
@@ -95,12 +94,3 @@ class Settings:
         for level in self.levels:
             if isinstance(level, bool) or not isinstance(level, int) or level < 1:
                 raise StudyError(f"levels has {printable(level)}; allowed are whole numbers above 0.")
-
-
-def entry_of(path: Path) -> Entry:
-    """Return the entry of a model file; one that cannot be read is an entry all the same, and says why."""
-    try:
-        read_info(path)
-    except CTMCError as error:
-        return Entry(path.stem, None, message=str(error))
-    return Entry(path.stem, path.resolve())

@@ -429,7 +429,9 @@ def _block(name: str, given: Any) -> csr_array:
     try:
         # a copy, whose arrays may be written: those of a file may not
         block = csr_array(
-            given if issparse(given) else np.atleast_2d(np.asarray(given, dtype=np.float64)), dtype=np.float64, copy=True
+            given if issparse(given) else np.atleast_2d(np.asarray(given, dtype=np.float64)),
+            dtype=np.float64,
+            copy=True,
         )
     except (TypeError, ValueError):
         raise ModelError(f"block {name} is no matrix of numbers; allowed are dense and sparse matrices.") from None
