@@ -55,7 +55,7 @@ def _dress(
             "blocking_probability": found["blocked"],
             "throughput": found["calls"] * design.services,
             "loss_rate": lost,
-            "lost_fraction": float(lost.sum() / design.arrivals.sum()),
+            "lost_fraction": lost.sum() / design.arrivals.sum(),
         }
 
     return model.replace(

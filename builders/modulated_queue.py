@@ -17,7 +17,6 @@ from ctmc.errors import ModelError, UnstableError, printable
 from ctmc.model.distribution import distribution
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
-from ctmc.model.matrix_geometric import MatrixGeometric
 from ctmc.model.memory import require_memory
 from ctmc.model.parameters import numbers, whole_number
 from ctmc.model.qbd import QBD, Level
@@ -66,6 +65,9 @@ def _dress(
         ),
     }
     if capacity is not None:
+        rewards["loss_rate"] = Reward(
+            lambda states: arrivals[states[:, 1]] * (states[:, 0] == capacity), "rate at which jobs are lost"
+        )
         rewards["full_in_environment"] = Reward(
             lambda states: (states[:, :1] == capacity) & here(states),
             "1 while the queue is full and the environment there",
@@ -76,12 +78,11 @@ def _dress(
         throughput, weights = found["service_rate"], found["environment_state"]
         more: dict[str, Any] = {}
         if capacity is not None:
-            full = found["full_in_environment"]
             more = {
-                "blocking_probability": float(full @ arrivals) / found["arrival_rate"],
-                "full_by_environment": full / weights,
+                "blocking_probability": found["loss_rate"] / found["arrival_rate"],
+                "full_by_environment": found["full_in_environment"] / weights,
             }
-        elif isinstance(solution.value, MatrixGeometric):
+        elif isinstance(solution.problem.model, QBD):  # a truncation has none
             more = {"decay_rate": solution.value.decay_rate}
         return {
             "throughput": throughput,
@@ -130,8 +131,8 @@ def modulated_queue(
     QBD or Generator
         Without a capacity a QBD with the number of jobs as its level and c boundary levels; with one, the generator of K + 1
         levels.  States (``jobs``, ``environment``), the environment fastest.  Rewards: waiting_jobs, busy_servers,
-        arrival_rate, service_rate, and per state of the environment environment_state, jobs_in_environment and, with a capacity,
-        full_in_environment.  Measures: throughput, utilization (share of busy servers), jobs, waiting_jobs, response_time,
+        arrival_rate, service_rate, and per state of the environment environment_state, jobs_in_environment; with a
+        capacity loss_rate and full_in_environment.  Measures: throughput, utilization (share of busy servers), jobs, waiting_jobs, response_time,
         waiting_time, and per state of the environment environment_probability and jobs_by_environment (mean number of jobs
         while it lasts); with a capacity blocking_probability (part of the arrivals that are lost) and full_by_environment,
         without one decay_rate (of the number of jobs, from one level to the next).

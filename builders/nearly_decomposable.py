@@ -88,9 +88,9 @@ def _dress(
     design = _design(blocks, block_size, coupling, seed, neighbours, decades)
 
     def measures(solution: ctmc.Solution) -> dict[str, Any]:
+        exchange = solution.expected("exchange_rate")
         worst, misplaced = 0.0, 0.0
-        found = np.zeros(design.blocks)
-        known = np.zeros(design.blocks)
+        found, known = np.zeros((2, design.blocks))
         for positions, states, weights in model.weighted_slabs(solution.value):
             right = design.weights(np.arange(positions.start, positions.stop)) / design.total
             worst = max(worst, float((np.abs(weights - right) / right).max()))
@@ -98,7 +98,7 @@ def _dress(
             found += np.bincount(states[:, 0], weights, design.blocks)
             known += np.bincount(states[:, 0], right, design.blocks)
         return {
-            "exchange_rate": solution.expected("exchange_rate"),
+            "exchange_rate": exchange,
             "misplaced_mass": misplaced,
             "largest_relative_error": worst,
             "largest_block_error": float((np.abs(found - known) / known).max()),

@@ -72,7 +72,7 @@ def _dress(
             "failed": found["failed"],
             "failed_components": found["failed_components"],
             "repairing": found["repairing"],
-            "busy_repairmen": float(found["repairing"].sum()),
+            "busy_repairmen": found["repairing"].sum(),
             "system_failure_rate": often,
             "mean_up_time": found["available"] / often,
             "mean_down_time": found["unavailable"] / often,
