@@ -8,6 +8,7 @@ import numpy as np
 
 import ctmc
 from ctmc.model.generator import Generator
+from ctmc.model.parameters import positive_rate
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Listed, Variable
 
@@ -25,7 +26,7 @@ _STEPS = (
 """Probabilities of a step."""
 
 
-def _dress(model: Generator) -> Generator:
+def _dress(model: Generator, coupling: float = 1.0) -> Generator:
     def here(states: np.ndarray) -> np.ndarray:
         return np.asarray(states[:, :1] == np.arange(len(_BLOCKS)))
 
@@ -36,20 +37,29 @@ def _dress(model: Generator) -> Generator:
 
 
 @ctmc.builder(version=1, dress=_dress)
-def courtois() -> Generator:
+def courtois(coupling: float = 1.0) -> Generator:
     """Courtois's chain: eight states in blocks of three, two and three, which a step leaves with probability 0.001 at most.
+
+    Parameters
+    ----------
+    coupling : float
+        Factor of the rates between blocks, positive; 1 as published.
 
     Returns
     -------
     Generator
-        States (``block``, ``place``); the unit of time is a step, so the rates are the published probabilities.  Reward:
+        States (``block``, ``place``); the unit of time is a step, so the published rates are probabilities.  Reward:
         block_state.  Measure: block_probability, shape (3,).
+
+    Raises
+    ------
+    ModelError
+        If the coupling is not positive and finite.
 
     Notes
     -----
     Source: P. J. Courtois, *Decomposability*, Academic Press 1977; with the stationary vector in W. J. Stewart, *Introduction to
-    the Numerical Solution of Markov Chains*, Princeton 1994.  `nearly_decomposable` makes larger chains, as weakly coupled as
-    one likes.
+    the Numerical Solution of Markov Chains*, Princeton 1994.  `nearly_decomposable` makes larger chains.
 
     Examples
     --------
@@ -58,7 +68,9 @@ def courtois() -> Generator:
 
     On the command line: ``ctmc build courtois -o courtois.h5``
     """
-    rates = np.array(_STEPS)
+    factor = positive_rate("coupling", coupling)
+    block = np.repeat(np.arange(len(_BLOCKS)), _BLOCKS)
+    rates = np.array(_STEPS) * np.where(block[:, None] == block, 1.0, factor)
     np.fill_diagonal(rates, 0.0)
     states = np.array([(block, place) for block, size in enumerate(_BLOCKS) for place in range(size)])
     return Generator.from_matrix(rates, Listed(states, (Variable("block"), Variable("place"))), initial=[0, 0])
