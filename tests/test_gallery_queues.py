@@ -133,9 +133,9 @@ def neuts(environment, arrival_rates, service_rates, servers, levels):
     environment -= np.diag(environment.sum(axis=1))
     up, service = np.diag(arrival_rates).astype(float), np.diag(service_rates).astype(float)
     local = [environment - up - min(k, servers) * service for k in range(servers + 1)]
-    r = np.zeros((m, m))
+    r, inverse = np.zeros((m, m)), np.linalg.inv(-local[-1])
     for _ in range(100_000):
-        after = -(up + r @ r @ (servers * service)) @ np.linalg.inv(local[-1])
+        after = (up + r @ r @ (servers * service)) @ inverse
         done, r = np.abs(after - r).max() < 1e-15, after
         if done:
             break
@@ -155,17 +155,17 @@ def neuts(environment, arrival_rates, service_rates, servers, levels):
 
 
 @pytest.mark.parametrize("servers", [1, 2, 4])
-@pytest.mark.parametrize("solver", ["logarithmic_reduction", "cyclic_reduction"])
-def test_modulated_queue_against_neuts(servers, solver):
+def test_modulated_queue_against_neuts(servers):
     rates = {**BURSTS, "arrival_rates": [0.2, 0.8 * servers, 0]}
     known, r = neuts(**rates, servers=servers, levels=60)
     model = modulated_queue(**rates, servers=servers)
-    solution = stationary(model, solver)
-    for level, probabilities in enumerate(known):
-        np.testing.assert_allclose(solution.value.level(level), probabilities, rtol=1e-9, atol=1e-14)
+    for solver in ("cyclic_reduction", "logarithmic_reduction"):
+        solution = stationary(model, solver)
+        for level, probabilities in enumerate(known):
+            np.testing.assert_allclose(solution.value.level(level), probabilities, rtol=1e-9, atol=1e-14)
     # far above all levels are geometric; the truncation is the finite queue at a capacity that nothing reaches
     assert solution.measures()["decay_rate"] == pytest.approx(np.abs(np.linalg.eigvals(r)).max(), rel=1e-9)
-    large = modulated_queue(**rates, servers=servers, capacity=900)
+    large = modulated_queue(**rates, servers=servers, capacity=500)
     cut, found = stationary(large, "level_reduction").measures(), solution.measures()
     for name in found.keys() - {"decay_rate"}:
         np.testing.assert_allclose(found[name], cut[name], rtol=1e-9, err_msg=name)
@@ -203,28 +203,41 @@ def test_slow_and_fast_environments():
     assert np.abs(mixture - mean).max() > 0.05
 
 
-@pytest.mark.parametrize("capacity", [None, 9])
-def test_modulated_queue_at_other_rates_equals_a_rebuild(capacity):
-    parameters = {**BURSTS, "arrival_rates": [0.2, 0.5, 0], "servers": 2, "capacity": capacity}
+def test_blocks_of_the_modulated_queue_at_other_rates():
+    parameters = {**BURSTS, "arrival_rates": [0.2, 0.5, 0], "servers": 2}
     changes = {
         "arrival_rates": [0.3, 0.1, 0],
         "service_rates": [2, 0, 1.5],
         "environment": [[0, 1, 0], [0, 0, 3], [2, 1, 0]],
     }
-    moved, built = modulated_queue(**parameters).with_rates(**changes), modulated_queue(**{**parameters, **changes})
+    model, built = modulated_queue(**parameters), modulated_queue(**{**parameters, **changes})
+    moved = model.with_rates(**changes)
     assert moved.recipe == built.recipe
-    if capacity is None:
-        for name in ("up", "local", "down"):
-            np.testing.assert_array_equal(getattr(moved, name).toarray(), getattr(built, name).toarray())
-        np.testing.assert_array_equal(moved.boundary[1].down.toarray(), built.boundary[1].down.toarray())
-    else:
-        np.testing.assert_array_equal(moved.to_scipy().toarray(), built.to_scipy().toarray())
-        with pytest.raises(ctmc.ModelError, match="other transitions"):
-            modulated_queue(**parameters).with_rates(arrival_rates=[0.3, 0.1, 1])
-    with pytest.raises(ctmc.ModelError, match="keeps its 3 states"):
-        modulated_queue(**parameters).with_rates(
-            environment=[[0, 1], [1, 0]], arrival_rates=[0.3, 0.1], service_rates=[1, 1]
+    assert moved.up.indices is model.up.indices
+    for name in ("up", "local", "down"):
+        np.testing.assert_array_equal(getattr(moved, name).toarray(), getattr(built, name).toarray())
+        np.testing.assert_array_equal(
+            getattr(moved.boundary[1], name).toarray(), getattr(built.boundary[1], name).toarray()
         )
+
+
+@pytest.mark.parametrize(
+    ("builder", "changes", "sentence"),
+    [
+        ("modulated_queue", {"arrival_rates": [0.3, 0.1, 1]}, "other transitions"),
+        (
+            "modulated_queue",
+            {"environment": [[0, 1], [1, 0]], "arrival_rates": [1, 1], "service_rates": [1, 1]},
+            "keeps its 3",
+        ),
+        ("repairable_system", {"failure_rates": [1, 1], "repair_rates": [1, 1]}, "keeps its 3"),
+        ("loss_network", {"arrival_rates": [1, 1]}, "for each of 2 routes"),
+        ("nearly_decomposable", {"seed": 1978}, "without a rebuild"),
+    ],
+)
+def test_what_is_more_than_a_change_of_rates_is_refused(builder, changes, sentence):
+    with pytest.raises(ctmc.ModelError, match=sentence):
+        ctmc.build(builder, **ALL[builder]).with_rates(**changes)
 
 
 # ---- repairable_system ----------------------------------------------------------------------------------------------
@@ -328,10 +341,10 @@ def test_priority_hides_the_later_types():
 def test_sensitivity_of_one_component():
     """Unavailability is f / (f + r), so its derivatives are r / (f + r)^2 and - f / (f + r)^2."""
     failure, repair = 1e-3, 0.5
-    found = ctmc.sensitivity(stationary(repairable_system([failure], [repair])), "unavailable")
-    derivatives = found.derivatives
-    assert np.ravel(derivatives["failure_rates"]) == pytest.approx([repair / (failure + repair) ** 2], rel=1e-9)
-    assert np.ravel(derivatives["repair_rates"]) == pytest.approx([-failure / (failure + repair) ** 2], rel=1e-9)
+    found = ctmc.sensitivity(stationary(repairable_system([failure], [repair])), "unavailable").values
+    known = np.array([repair, -failure]) / (failure + repair) ** 2
+    assert list(found) == ["failure_rates[0]", "repair_rates[0]"]
+    np.testing.assert_allclose(list(found.values()), known, rtol=1e-9)
 
 
 # ---- nearly_decomposable, courtois ----------------------------------------------------------------------------------
@@ -503,6 +516,15 @@ def test_one_link_against_kaufman_and_roberts(needs):
         assert found["lost_fraction"] == pytest.approx(1 / inverse, rel=1e-11)
 
 
+def test_sensitivity_of_erlangs_formula():
+    """The derivative of B by the load a is B (C / a - 1 + B), with C circuits."""
+    load, circuits = 2.5, 4
+    solution = stationary(loss_network([circuits], [[1]], [load]))
+    lost = solution.measures()["lost_fraction"]
+    found = ctmc.sensitivity(solution, "blocked[0]", "arrival_rates").value
+    assert found == pytest.approx(lost * (circuits / load - 1 + lost), rel=1e-9)
+
+
 # ---- joining the shortest queue -------------------------------------------------------------------------------------
 
 
@@ -588,6 +610,25 @@ def test_rows_made_as_they_are_asked_for(builder, parameters, monkeypatch):
     assert model.entries == whole.entries
     for name in ("indptr", "sources", "rates"):
         np.testing.assert_array_equal(getattr(model.expanded, name), getattr(whole.expanded, name))
+
+
+@pytest.mark.parametrize(
+    ("builder", "changes"),
+    [
+        ("modulated_queue", {"service_rates": [2, 0, 1.5], "environment": [[0, 1, 0], [0, 0, 3], [2, 1, 0]]}),
+        ("repairable_system", {"failure_rates": [0.5, 0.5, 0.5], "repair_rates": [1e-3, 2, 1e4]}),
+        ("nearly_decomposable", {"coupling": 0.25}),
+        ("loss_network", {"arrival_rates": [2, 2, 2, 2], "service_rates": 3}),
+    ],
+)
+def test_other_rates_on_the_same_structure(builder, changes):
+    model, built = ctmc.build(builder, **ALL[builder]), ctmc.build(builder, **{**ALL[builder], **changes})
+    moved = model.with_rates(**changes)
+    assert moved.transitions.sources is model.transitions.sources
+    assert moved.recipe == built.recipe
+    np.testing.assert_array_equal(moved.transitions.rates, built.transitions.rates)
+    for name, value in stationary(built).measures().items():
+        np.testing.assert_array_equal(stationary(moved).measures()[name], value)
 
 
 @pytest.mark.parametrize("builder", ALL)
