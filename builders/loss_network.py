@@ -137,7 +137,7 @@ def loss_network(
         )
 
     def rows(begin: int, end: int) -> Any:
-        return compressed_rows(begin, end, size, tables)
+        return compressed_rows(begin, end, size, tables, 2 * routes)
 
     return Generator(space, made(size, rows), initial=distribution(space, [0] * routes))
 

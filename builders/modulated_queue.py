@@ -131,11 +131,11 @@ def modulated_queue(
     QBD or Generator
         Without a capacity a QBD with the number of jobs as its level and c boundary levels; with one, the generator of K + 1
         levels.  States (``jobs``, ``environment``), the environment fastest.  Rewards: waiting_jobs, busy_servers,
-        arrival_rate, service_rate, and per state of the environment environment_state, jobs_in_environment; with a
-        capacity loss_rate and full_in_environment.  Measures: throughput, utilization (share of busy servers), jobs, waiting_jobs, response_time,
-        waiting_time, and per state of the environment environment_probability and jobs_by_environment (mean number of jobs
-        while it lasts); with a capacity blocking_probability (part of the arrivals that are lost) and full_by_environment,
-        without one decay_rate (of the number of jobs, from one level to the next).
+        arrival_rate, service_rate, and per state of the environment environment_state and jobs_in_environment; with a
+        capacity loss_rate and, per state, full_in_environment.  Measures: throughput, utilization (share of busy servers),
+        jobs, waiting_jobs, response_time, waiting_time, and per state of the environment environment_probability and
+        jobs_by_environment (mean number of jobs while it lasts); with a capacity blocking_probability (part of the arrivals
+        that are lost) and full_by_environment, without one decay_rate (of the number of jobs, from one level to the next).
 
     Raises
     ------
@@ -186,7 +186,7 @@ def modulated_queue(
         )
 
     def rows(begin: int, end: int) -> Any:
-        return compressed_rows(begin, end, space.size, tables)
+        return compressed_rows(begin, end, space.size, tables, before.shape[1] + 2)
 
     return Generator(space, made(space.size, rows, lambda: entries), initial=distribution(space, [0, 0]))
 

@@ -23,6 +23,7 @@ from ctmc.model.state_space import Lattice, Variable
 from ctmc.model.streamed import is_streaming, made
 
 _MOST_DECADES = 100.0
+_LEAST_COUPLING = 1e-200  # with weights over a hundred decades no rate is rounded to zero
 # the finaliser of splitmix64: G. L. Steele, D. Lea, C. H. Flood, OOPSLA 2014
 _GOLDEN, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
@@ -48,9 +49,15 @@ class _Design:
 
     @cached_property
     def total(self) -> float:
-        """The common factor: the sum of all weights, chunk by chunk."""
+        """The sum of all weights."""
         step = 1 << 16
         return float(sum(self.weights(np.arange(k, min(k + step, self.size))).sum() for k in range(0, self.size, step)))
+
+    def rates(self, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Return the rates between states that are joined, the coupling apart."""
+        speed = 0.5 + _uniform(self.seed, np.minimum(sources, targets), np.maximum(sources, targets))
+        # the same number both ways times the square root of both weights: the flows of each pair are equal
+        return np.asarray(speed * np.sqrt(self.weights(targets) / self.weights(sources)))
 
     def tables(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the neighbours of some states, ascending, and the rates from them, 0 where there is none; (m, k) each."""
@@ -58,22 +65,18 @@ class _Design:
         near = np.concatenate([np.arange(-self.neighbours, 0), np.arange(1, self.neighbours + 1)])
         inside = place[:, None] + near
         there = np.column_stack([block > 0, (inside >= 0) & (inside < self.block_size), block < self.blocks - 1])
-        steps = np.concatenate([[-self.block_size], near, [self.block_size]])
-        others = np.where(there, positions[:, None] + steps, positions[:, None])
-        pair = np.minimum(others, positions[:, None]), np.maximum(others, positions[:, None])
-        speed = 0.5 + _uniform(self.seed, *pair)
-        speed[:, [0, -1]] *= self.coupling
-        # the same number both ways times the square root of both weights: the flows of each pair are equal
-        ratio = np.sqrt(self.weights(positions)[:, None] / self.weights(others))
-        return others, np.where(there, speed * ratio, 0.0)
+        here = positions[:, None]
+        others = np.where(there, here + np.concatenate([[-self.block_size], near, [self.block_size]]), here)
+        rates = self.rates(others, here)
+        rates[:, [0, -1]] *= self.coupling
+        return others, np.where(there, rates, 0.0)
 
     def exchange(self, states: np.ndarray) -> np.ndarray:
         """Return the rate at which each state (block, place) leaves its block, shape (m,)."""
-        positions = states @ np.array([self.block_size, 1])
-        others, rates = self.tables(positions)
-        # by detailed balance, from the rates in the other direction
-        flows = rates[:, [0, -1]] * self.weights(others[:, [0, -1]]) / self.weights(positions)[:, None]
-        return np.asarray(flows.sum(axis=1))
+        here = states @ np.array([self.block_size, 1])
+        before = np.where(states[:, 0] > 0, self.rates(here, np.maximum(here - self.block_size, 0)), 0.0)
+        after = np.where(states[:, 0] < self.blocks - 1, self.rates(here, here + self.block_size), 0.0)
+        return self.coupling * (before + after)
 
 
 def _dress(
@@ -127,7 +130,7 @@ def nearly_decomposable(
     block_size : int
         States of each block.
     coupling : float
-        How much slower moves between blocks are than those inside, for instance 1e-12; positive.
+        How much slower moves between blocks are than those inside, for instance 1e-12; at least 1e-200.
     seed : int
         Of the random rates and the prescribed distribution, from 0 to 2^63 - 1.
     neighbours : int
@@ -167,13 +170,13 @@ def nearly_decomposable(
     """
     design = _design(blocks, block_size, coupling, seed, neighbours, decades)
     space = Lattice((design.blocks - 1, design.block_size - 1), variables=(Variable("block"), Variable("place")))
-    pairs = sum(design.block_size - step for step in range(1, design.neighbours + 1))
+    pairs = design.neighbours * design.block_size - design.neighbours * (design.neighbours + 1) // 2
     entries = 2 * (design.blocks * pairs + (design.blocks - 1) * design.block_size)
     if not is_streaming():
         require_memory("the chain of blocks", bytes_of_rows(space.size, entries), states=space.size, entries=entries)
 
     def rows(begin: int, end: int) -> Any:
-        return compressed_rows(begin, end, space.size, design.tables)
+        return compressed_rows(begin, end, space.size, design.tables, 2 * design.neighbours + 2)
 
     return Generator(space, made(space.size, rows, lambda: entries), initial=distribution(space, [0, 0]))
 
@@ -199,6 +202,7 @@ def prescribed_distribution(blocks: int, block_size: int, seed: int, decades: fl
     [0.464973, 0.131316, 0.249394, 0.154317]
     """
     design = _design(blocks, block_size, others.get("coupling", 1.0), seed, 1, decades)
+    require_memory("the prescribed distribution", 48 * design.size, states=design.size)
     return design.weights(np.arange(design.size)) / design.total
 
 
@@ -224,9 +228,10 @@ def _design(blocks: Any, block_size: Any, coupling: Any, seed: Any, neighbours: 
         spread = float("nan")
     if not 0 <= spread <= _MOST_DECADES:
         raise ModelError(f"decades is {printable(repr(decades))}; allowed is a number from 0 to {_MOST_DECADES:g}.")
-    return _Design(
-        count, size, positive_rate("coupling", coupling), near, spread, whole_number("seed", seed, 0, 2**63 - 1)
-    )
+    factor = positive_rate("coupling", coupling)
+    if factor < _LEAST_COUPLING:
+        raise ModelError(f"coupling is {factor}; allowed is a finite rate >= {_LEAST_COUPLING:g}.")
+    return _Design(count, size, factor, near, spread, whole_number("seed", seed, 0, 2**63 - 1))
 
 
 def _uniform(seed: int, low: np.ndarray, high: np.ndarray) -> np.ndarray:

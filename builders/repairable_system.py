@@ -175,7 +175,7 @@ def repairable_system(
         )
 
     def rows(begin: int, end: int) -> Any:
-        return compressed_rows(begin, end, size, tables)
+        return compressed_rows(begin, end, size, tables, 2 * len(counts))
 
     return Generator(space, made(size, rows), initial=distribution(space, [0] * len(counts)))
 

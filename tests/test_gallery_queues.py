@@ -696,6 +696,7 @@ WRONG = [
     ("nearly_decomposable", {"blocks": 0}, ["blocks is 0"]),
     ("nearly_decomposable", {"block_size": "many"}, ["block_size is 'many'"]),
     ("nearly_decomposable", {"coupling": 0}, ["coupling is 0"]),
+    ("nearly_decomposable", {"coupling": 1e-210}, ["coupling is 1e-210", ">= 1e-200"]),
     ("nearly_decomposable", {"seed": -1}, ["seed is -1"]),
     ("nearly_decomposable", {"neighbours": 0}, ["neighbours is 0"]),
     ("nearly_decomposable", {"decades": 101}, ["decades is 101", "0 to 100"]),
