@@ -165,7 +165,9 @@ def _states(design: _Design) -> np.ndarray:
         choices = (left[:, links] // needed[links]).min(axis=1) + 1
         size = int(choices.sum())
         # the table before and after, what is left, and the copy and keys of the list
-        require_memory("the states of the loss network", 8 * size * (3 * routes + 2 * left.shape[1] + 4), states=size)
+        require_memory(
+            "the list of states of the loss network", 8 * size * (3 * routes + 2 * left.shape[1] + 4), states=size
+        )
         first = np.repeat(np.cumsum(choices) - choices, choices)
         calls = np.arange(size) - first
         table = np.column_stack([np.repeat(table, choices, axis=0), calls])
