@@ -2,8 +2,13 @@
 
 BUILDERS = {
     "birth_death",
+    "courtois",
     "fork_join",
+    "loss_network",
+    "modulated_queue",
+    "nearly_decomposable",
     "reachable",
+    "repairable_system",
     "supermarket",
     "tandem_network",
 }

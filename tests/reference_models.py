@@ -9,6 +9,7 @@ from importlib.resources import files
 import numpy as np
 
 import ctmc
+from builders.nearly_decomposable import prescribed_distribution
 from ctmc.contract import Case
 
 
@@ -132,5 +133,47 @@ def _reachable():
               answer=weights / weights.sum())  # fmt: skip
 
 
-ROWS = [*_supermarket(), *_lumped_supermarket(), *_fork_join(), *_birth_death(), *_tandem(), *_reachable()]
+def _modulated_queue():
+    bursts = {
+        "environment": [[0, 0.1, 0], [0, 0, 2], [0.5, 0.5, 0]],
+        "arrival_rates": [0.2, 3, 0],
+        "service_rates": [1, 1.5, 0.5],
+    }
+    yield Row("MMPP/MSP/2", "modulated_queue", {**bursts, "servers": 2}, "elimination")
+    yield Row("MMPP/MSP/2/15", "modulated_queue", {**bursts, "servers": 2, "capacity": 15}, "elimination")
+
+
+def _repairable_system():
+    """Product form where nobody waits for repair: binomial distributions with failure / (failure + repair)."""
+    rates = {"failure_rates": [1e-9, 1e-3, 1e-5], "repair_rates": [100.0, 0.5, 1e-4], "components": [2, 3, 2]}
+    answer = np.ones(1)
+    for failure, repair, count in zip(*rates.values(), strict=True):
+        failed = failure / (failure + repair)
+        own = [math.comb(count, k) * failed**k * (1 - failed) ** (count - k) for k in range(count + 1)]
+        answer = np.multiply.outer(answer, own).ravel()
+    yield Row("repairable independent", "repairable_system", rates, "product form", answer=answer, hard=True)
+
+
+def _nearly_decomposable():
+    parameters = {"blocks": 5, "block_size": 6, "coupling": 1e-10, "seed": 1994, "decades": 2.0}
+    yield Row("blocks coupled by 1e-10", "nearly_decomposable", parameters, "prescribed",
+              answer=prescribed_distribution(**parameters), hard=True)  # fmt: skip
+    yield Row("Courtois", "courtois", {}, "elimination", hard=True)
+
+
+def _loss_network():
+    """Product form: a route with n calls has the factor load^n / n!."""
+    loads = [1.0, 0.5, 0.8]
+    parameters = {"capacities": [5, 4], "circuits": [[1, 0], [0, 2], [1, 1]], "arrival_rates": loads}
+    fits = [calls for calls in np.ndindex(6, 3, 5) if calls[0] + calls[2] <= 5 and 2 * calls[1] + calls[2] <= 4]
+    weights = np.array(
+        [math.prod(a**n / math.factorial(n) for a, n in zip(loads, calls, strict=True)) for calls in fits]
+    )
+    yield Row("loss network", "loss_network", parameters, "product form", answer=weights / weights.sum())
+
+
+ROWS = [
+    *_supermarket(), *_lumped_supermarket(), *_fork_join(), *_birth_death(), *_tandem(), *_reachable(),
+    *_modulated_queue(), *_repairable_system(), *_nearly_decomposable(), *_loss_network(),
+]  # fmt: skip
 CASES = [case for row in ROWS for case in row.cases()]

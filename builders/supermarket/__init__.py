@@ -389,6 +389,12 @@ def supermarket(
     >>> solution.expected("queue_length").round(10).tolist()
     [0.5817947978, 0.7935083628, 0.8683978543]
 
+    Equal servers that are all sampled are joined where the queue is shortest:
+
+    >>> model = supermarket([1, 1], arrival_rate=1.4, choices=2, capacity=40, selection="shortest_queue", lump=True)
+    >>> round(ctmc.solve(ctmc.Stationary(model), "gth").measures()["response_time"], 9)
+    2.108197274
+
     Twenty equal servers with up to two jobs each have 3^20 states, but only 231 orbits:
 
     >>> model = supermarket([1] * 20, arrival_rate=16, choices=2, capacity=2, lump=True)
