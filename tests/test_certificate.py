@@ -450,6 +450,7 @@ def test_wrong_matrix_geometric_answers(queue, spoil, status, words):
     assert words in proof.reason
 
 
+@pytest.mark.needs_compilation
 def test_rounding_of_a_long_sum_is_not_taken_for_probability_of_transient_states():
     """A million and a half states whose probabilities, added one by one, lack more than the tolerance to 1."""
     n = 1_500_000
