@@ -150,7 +150,7 @@ class Trace:
 
     def go_on(self) -> None:
         """Continue the history of an interrupted solve; the next record replaces its last one, which is of the same iterate."""
-        if self._interrupted is None or self._goes_on or not len(self._interrupted.history):
+        if self._interrupted is None or not len(self._interrupted.history):
             return
         history = self._interrupted.history
         self._goes_on, self._iteration = True, int(history["iteration"][-1])
