@@ -177,6 +177,7 @@ class _Table:
         self.states = np.empty((min(1024, max_states), dimension), dtype=np.int64)
         self.slots = np.full(4096, -1, dtype=np.int64)
 
+    @np.errstate(over="ignore")  # hashes wrap around, which NumPy's numbers warn of where loops are not compiled
     def positions(self, wanted: np.ndarray, origins: Any = None, rows: Any = None) -> np.ndarray:
         """Return the position of each state, new ones being appended; origins[rows] are the states before them."""
         out = np.empty(len(wanted), dtype=np.int64)

@@ -279,9 +279,8 @@ def _slow_boundary(problem: Stationary, answer: MatrixGeometric, defect: float) 
     assert isinstance(queue, QBD)
     chain = queue.watched_boundary(answer.r @ queue.down)
     pi = np.concatenate(answer.boundary)
-    mass = float(pi.sum())
-    if chain.classes.irreducible and chain.size > 1 and mass > 0:
-        pi /= mass
+    if chain.classes.irreducible and chain.size > 1:
+        pi /= pi.sum()
         wrong = _hidden(chain, pi, chain.forward(pi), problem.tolerance, defect)
         if wrong:
             return wrong

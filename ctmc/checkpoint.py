@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -73,7 +72,7 @@ class Run:
     Attributes
     ----------
     arrays : mapping of str to ndarray
-        Finished: ``value``.  Under way: ``iterate``, and ``state/NAME``.  Over time: ``values``, ``errors``, ``y``, ``integral``.
+        Finished: ``value``.  Under way: ``iterate``.  Over time: ``values``, ``errors``, ``y``, ``integral``.
     numbers : mapping of str to float
     history : ndarray of `HISTORY`
     status : Status or None
@@ -175,7 +174,6 @@ class Keeper:
     def look(
         self,
         iterate: np.ndarray | None,
-        state: Mapping[str, Any],
         history: Callable[[], np.ndarray],
         products: int,
         ended: bool,
@@ -184,7 +182,7 @@ class Keeper:
 
         Parameters
         ----------
-        iterate, state
+        iterate : ndarray or None
             As for `Trace.finished`; not copied.
         history : callable
             Gives the record so far.
@@ -199,12 +197,7 @@ class Keeper:
             return
         point = None if self._point is None else self._point()
         if iterate is not None and not self._reached:
-            arrays: dict[str, np.ndarray] = {"iterate": iterate}
-            numbers: dict[str, float] = {}
-            for name, value in state.items():
-                kept: dict[str, Any] = arrays if isinstance(value, np.ndarray) else numbers
-                kept[f"state/{name}"] = value
-            point = Run(arrays, numbers, history(), states=self._states)
+            point = Run({"iterate": iterate}, history=history(), states=self._states)
         if point is None and not self._runs:
             return
         runs = (*self._runs, *([] if point is None else [point]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -123,7 +123,7 @@ class Trace:
 
     def start(self, default: np.ndarray) -> np.ndarray:
         """Return the first iterate: that of an interrupted solve, the user's (a copy), or the default."""
-        if self._interrupted is not None and self._left_behind(default) is not None:
+        if self._left_behind(default) is not None:
             return self.resumed(default)
         if self._support is not None:
             default = np.where(self._support, default, 0)
@@ -144,23 +144,13 @@ class Trace:
         self.go_on()
         return left.copy()
 
-    @property
-    def state(self) -> Mapping[str, Any]:
-        """What an interrupted solve gave to `finished` as its state, arrays read-only; empty without one."""
-        if self._interrupted is None:
-            return {}
-        found: dict[str, Any] = {}
-        for part in (self._interrupted.arrays, self._interrupted.numbers):
-            found |= {name.removeprefix("state/"): value for name, value in part.items() if name.startswith("state/")}
-        return found
-
     def _left_behind(self, like: np.ndarray) -> np.ndarray | None:
         left = None if self._interrupted is None else self._interrupted.arrays.get("iterate")
         return left if left is not None and left.shape == like.shape else None
 
     def go_on(self) -> None:
         """Continue the history of an interrupted solve; the next record replaces its last one, which is of the same iterate."""
-        if self._interrupted is None or self._goes_on or not len(self._interrupted.history):
+        if self._interrupted is None or not len(self._interrupted.history):
             return
         history = self._interrupted.history
         self._goes_on, self._iteration = True, int(history["iteration"][-1])
@@ -201,7 +191,6 @@ class Trace:
         limit: int,
         iterations: int = 1,
         stagnates: bool = True,
-        state: Mapping[str, Any] | None = None,
     ) -> bool:
         """Record the defect of the current iterate, and return whether to stop.
 
@@ -217,8 +206,6 @@ class Trace:
             How many iterations were made since the last call.
         stagnates : bool
             False for a method whose defect stays put for a long while before it falls.
-        state : mapping of str to ndarray or number, optional
-            What a checkpoint holds beside the iterate, and `Trace.state` gives back; float64 or integers.
         """
         if self._goes_on:
             self._goes_on = False
@@ -231,7 +218,7 @@ class Trace:
         stopped = self._ended(defect, iteration, limit, stagnates)
         if self._keeper is not None:
             ended = stopped and self.status in (Status.STOPPED, Status.TIME_LIMIT)
-            self._keeper.look(iterate, state or {}, lambda: self.history, self._counter.products, ended)
+            self._keeper.look(iterate, lambda: self.history, self._counter.products, ended)
         return stopped
 
     def _ended(self, defect: float, iteration: int, limit: int, stagnates: bool) -> bool:

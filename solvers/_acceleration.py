@@ -206,6 +206,7 @@ class Mixer:
         self._known, self._slot = -1, 0
         self._best, self._since = math.inf, 0
 
+    @np.errstate(over="ignore", invalid="ignore")  # a norm that is not finite begins anew, with loops compiled or not
     def step(self, x: np.ndarray, image: np.ndarray) -> None:
         """Replace x, whose image is given, by the next iterate."""
         depth = self.depth

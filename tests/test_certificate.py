@@ -328,6 +328,15 @@ def test_nothing_flows_out_of_a_part():
     assert "off by nan" in proof.reason
 
 
+def test_rates_whose_products_are_nothing_prove_nothing():
+    """State 1 gets to state 0 through state 2 only, at 1e-600: elimination finds no way, so there is nothing to compare with."""
+    rates = np.array([[0, 1.0, 0], [0, 0, 1e-300], [1e-300, 1.0, 0]])
+    proof = verdict(rates, np.array([0.0, 1.0, 1e-300]))
+    assert proof.defect == 0
+    assert proof.status is Status.INACCURATE
+    assert "the masses of 3 parts of the chain do not balance (off by nan)" in proof.reason
+
+
 @pytest.mark.parametrize("decades", [0, 3, 10, 20])
 def test_elimination_is_never_refused(decades):
     """Several hundred random chains, with rates over many decades."""
@@ -450,6 +459,27 @@ def test_wrong_matrix_geometric_answers(queue, spoil, status, words):
     assert words in proof.reason
 
 
+@pytest.mark.parametrize(
+    ("deviations", "status", "words"),
+    [
+        ({}, Status.CONVERGED, "is within 1e-12."),
+        ({"the first": 0.0, "the other": 1e-13}, Status.CONVERGED, "; the first, is right to 0; the other, is right to 1e-13."),
+        ({"the first": 0.0, "the other": 1e-11}, Status.INACCURATE, "a check of the model fails: the other, is off by 1e-11"),
+        ({"the first": math.nan, "the other": 0.0}, Status.INACCURATE, "a check of the model fails: the first, is off by nan"),
+    ],
+)  # fmt: skip
+def test_checks_of_the_model(queue, deviations, status, words):
+    problem, right = queue
+    checked = problem.model.replace(checks=lambda answer: deviations)
+    proof = certify(Stationary(checked), Outcome(right))
+    assert proof.status is status
+    assert proof.defect < 1e-12
+    assert words in proof.reason
+    spoiled = certify(Stationary(checked), Outcome(changed(right, r=right.r * 0.9)))
+    assert "check" not in spoiled.reason  # what does not balance is not asked any more
+
+
+@pytest.mark.needs_compilation
 def test_rounding_of_a_long_sum_is_not_taken_for_probability_of_transient_states():
     """A million and a half states whose probabilities, added one by one, lack more than the tolerance to 1."""
     n = 1_500_000

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from ctmc.checkpoint import Keeper, Run
 from ctmc.errors import ModelError
 from ctmc.model.generator import ProductCounter
 from ctmc.solution import HISTORY, Status
@@ -227,3 +228,111 @@ def test_debug_log_tells_the_end(caplog):
     with caplog.at_level("DEBUG", logger="ctmc.trace"):
         feed(Trace(1e-3), [1.0, 1e-4])
     assert caplog.messages == ["CONVERGED after 1 iterations, defect 0.0001"]
+
+
+# ---- states without probability -------------------------------------------------------------------------------------
+
+
+def test_a_default_start_has_nothing_where_no_probability_can_be():
+    trace = Trace(1e-12, support=np.array([False, True, True]))
+    assert not trace.whole
+    assert trace.start(np.array([0.5, 0.125, 0.375])).tolist() == [0, 0.25, 0.75]
+    assert Trace(1e-12).whole
+
+
+# ---- what an interrupted solve has left -----------------------------------------------------------------------------
+
+LEFT = np.array([(0, 1.0, 2, 0.5), (4, 2.0, 6, 1e-10), (8, 3.5, 10, 0.25)], dtype=HISTORY)
+
+
+def left_behind(iterate=(0.75, 0.25), history=LEFT):
+    return Run({"iterate": np.array(iterate)}, history=history)
+
+
+@pytest.mark.parametrize("begin", ["start", "resumed"])
+def test_an_interrupted_solve_goes_on(clock, begin):
+    """The record of the iterate that was left is made anew, and all others stay."""
+    run = left_behind()
+    trace = Trace(1e-12, start=np.array([1.0, 0.0]), interrupted=run)
+    first = getattr(trace, begin)(np.array([0.5, 0.5]))
+    assert first.tolist() == [0.75, 0.25]
+    first[0] = 0  # a copy, so that what was left stays as it is
+    assert run.arrays["iterate"].tolist() == [0.75, 0.25]
+    assert trace.iteration == 8
+    clock[0] += 1.0
+    assert not trace.finished(0.125, limit=MANY, iterations=3)
+    assert not trace.finished(0.0625, limit=MANY, iterations=3)
+    assert trace.history["iteration"].tolist() == [0, 4, 8, 11]
+    assert trace.history["seconds"].tolist() == [1.0, 2.0, 4.5, 4.5]
+    assert trace.history["defect"].tolist() == [0.5, 1e-10, 0.125, 0.0625]
+    assert trace.resumed(np.array([0.5, 0.5])).tolist() == [0.5, 0.5]  # taken up once only
+
+
+def test_the_smallest_defect_before_an_interruption_counts():
+    trace = Trace(1e-12, interrupted=left_behind())
+    trace.resumed(np.array([0.5, 0.5]))
+    assert feed(trace, [0.25] * 5000) == 1000 + 4 - 8 + 1  # 1000 after iteration 4, begun at 8
+    assert trace.status is Status.STAGNATED
+
+
+def test_going_on_twice_is_going_on_once():
+    trace = Trace(1e-12, interrupted=left_behind())
+    trace.go_on()
+    trace.resumed(np.array([0.5, 0.5]))
+    assert trace.history["iteration"].tolist() == [0, 4]
+
+
+@pytest.mark.parametrize("begin", ["start", "resumed"])
+@pytest.mark.parametrize("left", [None, Run({}), left_behind((0.2, 0.3, 0.5)), left_behind(history=LEFT[:0])])
+def test_nothing_to_go_on_from_begins_anew(begin, left):
+    """Nothing at all, no iterate, one of other unknowns, and one without a record, whose history begins anew."""
+    trace = Trace(1e-12, interrupted=left)
+    first = getattr(trace, begin)(np.array([0.5, 0.5]))
+    usable = left is not None and left.arrays.get("iterate", first[:0]).shape == (2,)
+    assert first.tolist() == ([0.75, 0.25] if usable else [0.5, 0.5])
+    assert not trace.finished(0.125, limit=MANY)
+    assert trace.history["iteration"].tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("options", "defect", "limit", "written"),
+    [
+        ({}, 1.0, MANY, 0),
+        ({"monitor": lambda iteration, defect: True}, 1.0, MANY, 1),
+        ({"time_limit": 5.0}, 1.0, MANY, 1),
+        ({"time_limit": 5.0}, 1e-13, MANY, 0),
+        ({}, 1.0, 0, 0),
+        ({}, math.nan, MANY, 0),
+    ],
+    ids=["goes on", "stopped", "out of time", "converged", "out of iterations", "not finite"],
+)
+def test_a_checkpoint_is_written_where_a_solve_ends_from_outside(clock, options, defect, limit, written):
+    kept = []
+    trace = Trace(1e-12, counter=ProductCounter(), keeper=Keeper(kept.append, minutes=1e6), **options)
+    clock[0] += 6.0
+    trace.finished(defect, iterate=np.array([0.75, 0.25]), limit=limit)
+    assert len(kept) == written
+    for progress in kept:
+        assert progress.runs[-1].arrays["iterate"].tolist() == [0.75, 0.25]
+        assert (progress.runs[-1].history == trace.history).all()
+
+
+# ---- how long it may take -------------------------------------------------------------------------------------------
+
+
+def test_a_monitor_that_asks_is_told_how_many_iterations_to_expect():
+    class Expectant:
+        last = None
+
+        def __call__(self, iteration, defect):
+            return False
+
+        def expect(self, iterations):
+            self.last = iterations
+
+    monitor = Expectant()
+    trace = Trace(1e-12, monitor=monitor)
+    feed(trace, [0.5] * 4)
+    trace.expect(10)
+    assert monitor.last == 3 + 10
+    Trace(1e-12).expect(10)  # nobody asks

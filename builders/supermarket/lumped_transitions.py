@@ -81,6 +81,7 @@ def lumped_rows(
     of_arrivals, of_services, values = rate_table(used, shares, arrival_rate, service_rates, space.classes)
     narrow = of_arrivals.dtype
 
+    @np.errstate(over="ignore")  # positions wrap around, which NumPy's numbers warn of where loops are not compiled
     def rows(begin: int, end: int) -> FloatTransitions | CodedTransitions:
         indptr = counted(begin, end) if whole is None else whole
         sources = np.empty(indptr[-1], dtype=np.int32 if size <= np.iinfo(np.int32).max else np.int64)

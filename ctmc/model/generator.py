@@ -168,6 +168,7 @@ class Generator(Summarised):
                 f"the exit rate of state {self._name(i)} is {given[i]!r}, but its rates sum to {sums[i]!r}."
             )
 
+    @np.errstate(over="ignore")  # told below, with loops compiled or not
     def _sum_rates(self) -> np.ndarray:
         """Return the total rate out of each state."""
         sums = np.zeros(self.size)

@@ -262,7 +262,9 @@ def _count_slab(begin: int, weights: Any, sides: Any, strides: Any, counts: Any)
         for j in range(low, high):
             count = 0
             for i in range(sides.size):
-                count += (weights[i, j] > 0) + (digits[i] + 1 < sides[i])
+                # one by one: the sum of two of NumPy's truth values is another one where loops are not compiled
+                count += weights[i, j] > 0
+                count += digits[i] + 1 < sides[i]
             counts[j + 1] = count
             count_up(digits, sides)
     counts[0] = 0
