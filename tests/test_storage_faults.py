@@ -725,6 +725,33 @@ def test_what_is_written_for_other_programs_is_read_by_them(tmp_path):
             np.testing.assert_array_equal(file.array(name), expected)
 
 
+def test_an_array_that_claims_more_than_its_file_can_hold_is_refused(tmp_path):
+    path = tmp_path / "x.h5"
+    path.touch()
+    with gate.created(path) as file:
+        file.add("x", StoredArray((2**30,), np.dtype("<f8")))
+    with gate.opened(path) as file:
+        refused("'x' claims 8,589,934,592 bytes, more than the file can hold", file.chunks, "x", file.arrays()["x"])
+
+
+def test_an_array_of_nine_dimensions_is_refused(tmp_path):
+    path = tmp_path / "x.h5"
+    path.touch()
+    with gate.created(path) as file:
+        file.add("x", StoredArray((1,) * 9, np.dtype("<f8")))
+    with gate.opened(path) as file:
+        refused("'x' has no dimensions, or more than 8", file.arrays)
+
+
+def test_a_chunk_beyond_the_end_of_the_file_is_refused(tmp_path):
+    write_container(tmp_path / "x.h5", "example", {}, {"x": np.arange(9)})
+    with gate.opened(tmp_path / "x.h5") as file:
+        array = file.arrays()["x"]
+        (chunk,) = file.chunks("x", array)
+        file._size = chunk.address + chunk.size - 1  # HDF5 itself opens no file that is shorter than it says
+        refused("the chunk at (0,) of 'x' stands beyond the end of the file", file.chunks, "x", array)
+
+
 def test_a_file_that_becomes_shorter_while_it_is_read_is_noticed(tmp_path):
     write_container(tmp_path / "x.h5", "example", {}, {"x": np.random.default_rng(20260403).random(5000)})
     with gate.opened(tmp_path / "x.h5") as file:
