@@ -684,6 +684,7 @@ OTHERS = {
     "other filters": (with_filter(scaleoffset=3), "'x' went through the filters"),
     "a large chunk": (lambda file: file.create_dataset("x", (2**24,), "<f8", chunks=(2**24,)), "a chunk of 'x' has 134,217,728 bytes; allowed are"),
     "no chunks": (lambda file: file.create_dataset("x", (100,), "<f8", chunks=(10,)), "0 of 10 chunks of 'x' are stored"),
+    "no bytes": (lambda file: file.create_dataset("x", (10**5,), "<f8"), "'x' claims more bytes than the file has"),
     "a mask": (damaged_chunk(bytes(800), 1, compression="gzip"), "the chunk at (0,) of 'x' is not stored as the others"),
     "no stream": (damaged_chunk(bytes(100), compression="gzip"), "'x' is damaged (Error -3"),
     "a short chunk": (damaged_chunk(b"\x78\x01\x03\x00\x00\x00\x00\x01", compression="gzip"), "a chunk of 'x' has 0 bytes or more; it must have 800"),
