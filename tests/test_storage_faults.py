@@ -29,7 +29,7 @@ from ctmc.model.state_space import Lattice, Variable
 from ctmc.model.streamed import made, streaming
 from ctmc.model.transitions import CodedTransitions
 from ctmc.solution import HISTORY, Status
-from ctmc.storage import atomic, checkpoints, foreign, gate, locks, models, question, sources, stored
+from ctmc.storage import atomic, checkpoints, coding, foreign, gate, locks, models, question, sources, stored
 from ctmc.storage.container import content_hash, read_container, write_container
 from ctmc.storage.gate import StoredArray
 from ctmc.storage.hash_tree import Stream
@@ -204,6 +204,15 @@ def test_differences_beyond_what_is_counted_are_left_uncounted():
     found.add(0, np.array([0, len(many)], np.uint64), many)
     assert found.frequent().tolist() == np.sort(many[: 1 << 17])[:255].tolist()
     assert found.uncovered(np.sort(many)) == len(many) - (1 << 17)
+
+
+def test_too_many_values_are_no_longer_looked_for():
+    found = coding.Distinct(10)
+    found.add(np.arange(7.0))
+    assert found.values(np.dtype(float)).tolist() == list(range(7))
+    for _ in range(2):
+        found.add(np.arange(200.0))
+        assert (found.full, found.values(np.dtype(float))) == (True, None)
 
 
 def test_without_isal_the_same_is_written_with_zlib():
