@@ -109,20 +109,22 @@ def _temporary_file(path: Path) -> Iterator[tuple[Path, int]]:
     while len(os.fsencode(name)) > _NAME_BYTES - len("..12345678.part"):
         name = name[:-1]
     dead_leftovers(path.parent, name, remove=True)
-    temporary, descriptor = path, -1
+
+    def fresh() -> Path:
+        return path.with_name(f".{name}.{secrets.token_hex(4)}.part")
+
+    temporary, descriptor = fresh(), -1
     try:
         while descriptor < 0:
-            temporary = path.with_name(f".{name}.{secrets.token_hex(4)}.part")
             descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             if not (_lock(descriptor) and os.path.exists(temporary)):
                 # Another writer took the file for a leftover, in the moment before it was locked.
                 os.close(descriptor)
-                descriptor = -1
+                temporary, descriptor = fresh(), -1
         yield temporary, descriptor
     finally:
-        if temporary != path:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
         if descriptor >= 0:
             os.close(descriptor)
 

@@ -18,6 +18,8 @@ LEAST = 4096
 """Shorter arrays are stored as they are."""
 MOST = 1 << 16
 """Most different values."""
+WRAPS_AROUND = np.errstate(over="ignore")
+"""For what multiplies hashes modulo 2^64: without compilation NumPy would warn of it."""
 _SLOTS = 1 << 18
 _CHUNK = 1 << 16
 _WORKERS = 8
@@ -53,6 +55,7 @@ class Distinct:
         """Whether there are too many."""
         return bool(self._counts.max() > self.most)
 
+    @WRAPS_AROUND
     def add(self, values: np.ndarray) -> None:
         """Take note of the values of 8 bytes each."""
         if not self.full:
@@ -79,6 +82,7 @@ class Coder:
         self.dtype = np.dtype(_narrow(len(values)))
         self._table, self._codes = _lookup(values.view(np.uint64))
 
+    @WRAPS_AROUND
     def codes(self, values: np.ndarray) -> np.ndarray:
         """Return the code of each value."""
         codes = np.empty(values.size, dtype=self.dtype)
@@ -138,6 +142,7 @@ def _narrow(count: int) -> type[np.uint8] | type[np.uint16]:
     return np.uint8 if count <= 256 else np.uint16
 
 
+@WRAPS_AROUND
 def _lookup(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return a hash table of the values and the code that belongs to each slot."""
     table, used = np.zeros(_SLOTS, dtype=np.uint64), np.zeros(_SLOTS, dtype=np.bool_)

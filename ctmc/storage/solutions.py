@@ -6,7 +6,6 @@ A model file never changes once it is written; a solution names its model by con
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import os
 import re
@@ -293,14 +292,13 @@ def _free_name(folder: Path, solution: Solution, problem: str, question: Mapping
     """Return a name that is free, or that this question's answer has."""
     base = f"{problem}-{registry.snake_case(solution.solver.partition('(')[0])}"
     base += "" if solution.converged else "-unfinished"
-    for number in itertools.count(1):
-        name = f"{base}-{number}" if number > 1 else base
-        path = folder / f"{name}.h5"
-        if not os.path.lexists(path):
-            break
+    name, number = base, 1
+    while os.path.lexists(path := folder / f"{name}.h5"):
         with contextlib.suppress(StorageError):  # what cannot be read stays where it is
             if can_be_found(question) and read_info(path).get("question") == question:
                 break
+        number += 1
+        name = f"{base}-{number}"
     return name
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ctmc.errors import StorageError
 from ctmc.model.products import compiled, compiled_parallel
+from ctmc.storage.coding import WRAPS_AROUND
 
 BLOCK = 4096
 """States per block."""
@@ -41,6 +42,7 @@ class Differences:
         self._table, self._counts = np.zeros(_SLOTS, dtype=np.int64), np.zeros(_SLOTS, dtype=np.int64)
         self._totals = np.zeros(2, dtype=np.int64)
 
+    @WRAPS_AROUND
     def add(self, begin: int, indptr: np.ndarray, sources: np.ndarray) -> None:
         """Count the differences of a slab; index arrays unsigned."""
         _count(begin, indptr, sources, self._table, self._counts, self._totals)
@@ -66,10 +68,12 @@ class Encoder:
         The differences that have codes, at most 255.
     """
 
+    @WRAPS_AROUND
     def __init__(self, values: np.ndarray) -> None:
         self._table, self._codes = np.zeros(_FEW_SLOTS, dtype=np.int64), np.full(_FEW_SLOTS, OTHER, dtype=np.uint8)
         _fill(values, self._table, self._codes)
 
+    @WRAPS_AROUND
     def encode(self, begin: int, indptr: np.ndarray, sources: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return codes, other differences, and how many of these there are in each block; index arrays unsigned."""
         entries, rows = int(indptr[-1]), len(indptr) - 1

@@ -126,8 +126,6 @@ def write_variant(
             raise StorageError(
                 "it is not its parent at other rates, but has states, labels, rewards or notes of its own"
             )
-        if parent.content_hash is None:
-            raise StorageError("its parent has not been loaded from a file")
     entry = {
         **{name: manifest[name] for name in ("about", "notes", "builder")},
         "parent": {"path": relative_path(whole, path), "content_hash": parent.content_hash},
