@@ -257,7 +257,7 @@ FAULTS = {
         ("2 2\n0 1 1\n1 0 1e400\n", "line 3: the rate is 1e400;"),
         ("2 2\n0 1 1\n1 0 1_0\n", "line 3: it is '1 0 1_0'"),
         ("2 2\n0 1 1\n1 0 1 a b\n", "line 3: it is '1 0 1 a b'"),
-        ("2 2\n0 0.5:1\n1 0.5:0\n", "line 2: it is '0 0.5:1'"),
+        ("2 2\n0 1 1\n1 0.5:0\n", "line 3: it is '1 0.5:0'; allowed is 'i j rate'"),
         ("2 2 2\n0 0 1 1\n1 0 0 2\n", "line 1: three numbers"),
         ("2 100000000000000\n0 1 1\n", "line 1: 100,000,000,000,000 transitions are announced"),
         ("0 0\n", "line 1: the number of states is 0"),

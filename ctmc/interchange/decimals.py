@@ -34,6 +34,7 @@ _ONE = np.uint64(1)
 _NINE_BITS = np.uint64(0x1FF)
 _FRACTION = np.uint64((1 << 52) - 1)
 _SIGN = np.uint64(1 << 63)
+_LARGEST = np.uint64((1 << 64) - 1)
 _ZERO = np.uint64(0)
 
 
@@ -71,14 +72,15 @@ def nearest(digits: np.uint64, power: int, powers: np.ndarray) -> tuple[np.uint6
         zeros += 1
     exponent = ((217706 * power) >> 16) + 64 + 1023 - zeros
     high, low = _product(digits, powers[power - LEAST_POWER, 0])
-    if high & _NINE_BITS == _NINE_BITS and low + digits < digits:
+    if high & _NINE_BITS == _NINE_BITS and low > _LARGEST - digits:
         further, rest = _product(digits, powers[power - LEAST_POWER, 1])
-        merged = low + further
-        if merged < low:
+        if further > _LARGEST - low:  # the sum is carried without an overflow, which only compiled code takes in silence
             high += _ONE
-        if high & _NINE_BITS == _NINE_BITS and merged + _ONE == _ZERO and rest + digits < digits:
+            low -= _LARGEST - further + _ONE
+        else:
+            low += further
+        if high & _NINE_BITS == _NINE_BITS and low == _LARGEST and rest > _LARGEST - digits:
             return _ZERO, False
-        low = merged
     top = high >> np.uint64(63)
     fraction = high >> (top + np.uint64(9))
     exponent -= 0 if top else 1
