@@ -283,7 +283,7 @@ class _Reader:
         while at < len(text):
             match = _WORD.match(text, at)
             if match is None:
-                raise self.file.fault(f"a quotation mark is missing in {printable(text[at:][:40])}")
+                raise self.file.fault(f"a quotation mark is missing in {printable(text[at:].strip()[:40])}")
             at = match.end()
             yield match[1] is not None, match[2] if match[1] is None else match[1]
 

@@ -61,8 +61,6 @@ def read(path: str | os.PathLike[str]) -> Generator:
     require_memory(f"the matrix in {shown(path)}", 4 * size)  # converted, sorted and checked
     try:
         matrix = load_npz(path)
-        if not isinstance(matrix.shape, tuple) or len(matrix.shape) != 2:
-            raise ModelError(f"{shown(path)} holds an array of shape {matrix.shape}; allowed is a square matrix.")
         _check(matrix)
         return Generator.from_matrix(matrix)
     except (CTMCError, MemoryError):
