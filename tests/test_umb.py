@@ -437,7 +437,9 @@ def test_folders_in_an_archive_and_archives_without_anything(tmp_path, monkeypat
     with pytest.raises(ctmc.StorageError, match=r"it has no member index\.json"):
         umb.read(path)
     archive_of(path, list(parts.items())[::-1])
-    with pytest.raises(ctmc.StorageError, match=r"its first member is branch-to-probability.bin; allowed is index.json"):
+    with pytest.raises(
+        ctmc.StorageError, match=r"its first member is branch-to-probability.bin; allowed is index.json"
+    ):
         umb.read(path)
     with pytest.raises(ctmc.StorageError, match="cannot be read: No such file"):
         umb.read(tmp_path / "gone.umb")
