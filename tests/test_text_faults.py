@@ -63,6 +63,12 @@ def test_rows_are_the_chain_of_lines(tmp_path, monkeypatch, ending):
     np.testing.assert_array_equal(found.to_scipy().toarray() * (1 - np.eye(30)), rates)
 
 
+def test_rows_as_short_as_they_can_be(tmp_path):
+    """The announced number of transitions is compared with the size of the file; these are honest."""
+    rows = "".join(f"{i} " + " ".join(f"1:{j}" for j in range(10) if j != i) + "\n" for i in range(10))
+    assert prism.read(put(tmp_path, {".tra": "10 90\n" + rows})).exit_rates.tolist() == [9] * 10
+
+
 def test_rows_are_recognised_and_their_rewards_read(tmp_path):
     path = put(tmp_path, {".tra": "2 3\n0 4:0 1:1\n1 2:0\n", ".trew": "2 1\n1 0 7\n"})
     chain = prism.read(path)
