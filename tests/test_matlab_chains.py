@@ -219,6 +219,16 @@ def test_a_matrix_of_zeros(tmp_path):
     assert matlab.read(tmp_path / "bare.mat").entries == 0
 
 
+def test_a_matrix_with_fewer_rows_than_none(tmp_path):
+    savemat(tmp_path / "m.mat", {"Q": Q})
+    data = bytearray((tmp_path / "m.mat").read_bytes())
+    assert data[160:168] == np.array([3, 3], dtype="<i4").tobytes()
+    data[160:164] = np.array([-3], dtype="<i4").tobytes()
+    (tmp_path / "m.mat").write_bytes(data)
+    with pytest.raises(ctmc.StorageError, match="is no MATLAB file .ValueError"):
+        matlab.read(tmp_path / "m.mat")
+
+
 def test_what_matlab_does_not_hold(tmp_path):
     far = ctmc.model.state_space.Listed(np.array([[0], [2**53 + 1]]), (ctmc.model.state_space.Variable("x"),))
     with pytest.raises(ctmc.ModelError, match=r"numbers above 2\^53"):

@@ -76,6 +76,8 @@ def test_rows_are_recognised_and_their_rewards_read(tmp_path):
     assert chain.rewards["reward"].impulse.tolist() == [7, 0]
     assert "1 states to themselves" in chain.notes[0]
     assert ctmc.read(path.rename(tmp_path / "rows")).size == 2
+    assert prism.read(put(tmp_path, {"1.tra": "2 1\n0\n1 2:0\n"})).exit_rates.tolist() == [0, 2]
+    assert prism.read(put(tmp_path, {"2.tra": "2 1\n0 1 1 go:on\n"})).exit_rates.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -234,7 +236,10 @@ def test_compressed_files_that_end_too_early_or_never(tmp_path, ending):
     refused(matrix_market.read, path, "cannot be read: ")
     put(tmp_path, {f".mtx.{ending}": opened.compress(BANNER.encode() + b"9 9 999999999\n" + b"1 2 1\n" * 400_000)})
     with ctmc.limited_memory("1MiB"):
-        refused(matrix_market.read, path, "limit|2 MiB once it is decompressed", ctmc.CTMCError)
+        refused(matrix_market.read, path, "more than the memory limit", ctmc.ModelError)
+    put(tmp_path, {f".mtx.{ending}": opened.compress(BANNER.encode() + b"9 9 9\n" + b"\n" * 3_000_000)})
+    with ctmc.limited_memory("1MiB"):
+        refused(matrix_market.read, path, "cannot be read: it holds more than 2 MiB once it is decompressed")
 
 
 def test_a_head_of_gzip_without_an_end(tmp_path):
@@ -291,6 +296,9 @@ def test_lines_that_blocks_cut(tmp_path, monkeypatch, size):
         assert np.concatenate([block.values for block in blocks]).tolist()[:3] == [1.5, 2.0, 0.0625]
         assert np.concatenate([block.lines for block in blocks]).tolist()[:3] == [3, 4, 6]
         assert np.concatenate([block.indices for block in blocks], axis=1).T.tolist()[:3] == [[0, 1], [1, 0], [3, 2]]
+    path = put(tmp_path, {".txt": "0 1 1.5".ljust(size - 1) + "\n1 0 2"})  # the last block has no end of a line
+    with TextFile(path) as file:
+        assert [value for block in file.blocks(layout) for value in block.values.tolist()] == [1.5, 2.0]
     path = put(tmp_path, {".txt": "0 1 1\n0 2 1" + "0" * 200 + "\n"})
     with TextFile(path) as file, pytest.raises(ctmc.StorageError, match="line 2: it is longer than"):
         list(file.blocks(layout))

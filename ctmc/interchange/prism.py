@@ -6,6 +6,7 @@ States start at 0.  Several reward structures stand in ``stem1.srew``, ``stem2.s
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -46,7 +47,6 @@ from ctmc.model.state_space import StateSpace
 _DECLARED = re.compile(r'\s*([0-9]{1,9})="([^"]*)"')
 _STRUCTURE = re.compile(r'#\s*Reward structure:?\s*"([^"]*)"')
 _BOOLEANS = {b"true": 1, b"false": 0}
-_MOST_STRUCTURES = 10_000
 _ROW = re.compile(rb"\s*([0-9]{1,18})((?:\s+" + NUMBER + rb":[0-9]{1,18})*)(?:\s+[^\s:]+)?")
 _ROW_ENTRIES = 1 << 14
 
@@ -161,9 +161,9 @@ def _content(file: TextFile) -> bytes | None:
 def _in_rows(file: TextFile) -> bool:
     """Return whether the next lines are ``i rate:j rate:j``; they are not consumed."""
     mark = file.mark()
-    line = _content(file) or b""
+    words = (_content(file) or b"").split(maxsplit=2)
     file.go_back(mark)
-    return b":" in line
+    return len(words) == 1 or any(b":" in word for word in words[1:2])  # nothing may leave the first state
 
 
 def _blocks_of_rows(file: TextFile, layout: Layout) -> Iterator[Block]:
@@ -284,7 +284,7 @@ def _structures(stem: str) -> Iterator[tuple[str, str]]:
     single = f"{stem}.srew", f"{stem}.trew"
     if any(map(os.path.lexists, single)):
         yield single
-    for number in range(1, _MOST_STRUCTURES):
+    for number in itertools.count(1):
         pair = f"{stem}{number}.srew", f"{stem}{number}.trew"
         if not any(map(os.path.lexists, pair)) or os.path.lexists(f"{stem}{number}.tra"):
             return
