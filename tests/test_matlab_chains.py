@@ -225,7 +225,7 @@ def test_a_matrix_with_fewer_rows_than_none(tmp_path):
     assert data[160:168] == np.array([3, 3], dtype="<i4").tobytes()
     data[160:164] = np.array([-3], dtype="<i4").tobytes()
     (tmp_path / "m.mat").write_bytes(data)
-    with pytest.raises(ctmc.StorageError, match="is no MATLAB file .ValueError"):
+    with pytest.raises(ctmc.StorageError, match=r"is no MATLAB file .ValueError"):
         matlab.read(tmp_path / "m.mat")
 
 
