@@ -6,7 +6,6 @@ States start at 0.  Several reward structures stand in ``stem1.srew``, ``stem2.s
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import re
@@ -284,7 +283,9 @@ def _structures(stem: str) -> Iterator[tuple[str, str]]:
     single = f"{stem}.srew", f"{stem}.trew"
     if any(map(os.path.lexists, single)):
         yield single
-    for number in itertools.count(1):
+    number = 0
+    while True:
+        number += 1
         pair = f"{stem}{number}.srew", f"{stem}{number}.trew"
         if not any(map(os.path.lexists, pair)) or os.path.lexists(f"{stem}{number}.tra"):
             return
