@@ -19,6 +19,7 @@ import ctmc
 from ctmc.cli import main
 from ctmc.interchange import graphml, isolated, scipy_npz
 from ctmc.interchange.formats import FORMATS, format_of
+from ctmc.interchange.parts import space_of, variables_of
 
 QUEUE = ctmc.Generator.from_matrix([[-1, 1, 0], [2, -3, 1], [0, 2, -2]])
 
@@ -69,6 +70,25 @@ def test_what_is_no_file(tmp_path, ending):
     for name in ("pipe", "folder", "empty", "itself", "zero", "missing"):
         with pytest.raises(ctmc.StorageError, match=name):
             ctmc.read(tmp_path / (name + ending))
+
+
+def test_what_our_own_files_do_not_store(tmp_path):
+    chain = QUEUE.replace(measures=lambda solution: {})
+    assert ctmc.write(tmp_path / "one.h5", chain) == ["Measures are functions and not stored."]
+    assert ctmc.write(tmp_path / "two.h5", QUEUE) == []
+    built = ctmc.build("birth_death", birth_rates=[1.0], death_rates=[2.0])
+    assert ctmc.write(tmp_path / "three.h5", built) == []
+    assert ctmc.read(tmp_path / "two.h5").size == 3
+
+
+def test_tables_of_states_that_are_no_box():
+    """As many states as a box has, but in another order; and a name that stands for two variables."""
+    space = space_of(np.array([[0, 1], [0, 0], [1, 0], [1, 1]]), ["x[0]", "x[1]"])
+    assert space.table.tolist() == [[0, 1], [0, 0], [1, 0], [1, 1]]
+    with pytest.raises(ctmc.ModelError):
+        space_of(np.array([[0, 0], [1, 1], [1, 1], [0, 1]]), ["a", "b"])
+    names = ["x[0]", "y", "x[0]"]
+    assert [variable.name for variable in variables_of(names)] == names
 
 
 def test_qbds_are_refused_where_they_do_not_fit(tmp_path):
@@ -141,6 +161,62 @@ def test_npz_places_outside_the_matrix(tmp_path):
         scipy_npz.read(tmp_path / "m.npz")
 
 
+def npy(array, version=(1, 0), **head):
+    """An array as NumPy stores it, with a head that may say something else."""
+    if not head:
+        data = io.BytesIO()
+        np.lib.format.write_array(data, np.asarray(array), version)
+        return data.getvalue()
+    text = repr({"descr": "<f8", "fortran_order": False, "shape": (1,)} | head).encode() + b"\n"
+    return b"\x93NUMPY" + bytes(version) + len(text).to_bytes(2 if version[0] == 1 else 4, "little") + text + bytes(8)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "sentence"),
+    [
+        ({"data": npy(0, shape=[1])}, ctmc.StorageError, "an array whose shape is no tuple of whole numbers"),
+        ({"data": npy(0, shape=(-1,))}, ctmc.StorageError, "an array whose shape is no tuple of whole numbers"),
+        ({"data": npy(0, (3, 0), shape=(1,))}, ctmc.StorageError, "an array of the version .3, 0."),
+        ({"data": npy(0, shape=(1,), more="x" * 60_000)}, ctmc.StorageError, "claims|save_npz"),
+        ({"data": npy(0, (2, 0), shape=(1,), more="x" * 70_000)}, ctmc.StorageError, r"a header of 70,\d+ bytes"),
+        ({"data": npy(0, shape=(2**50,))}, ctmc.StorageError, r"claims 9,007,199,254,740,992 bytes for data\.npy"),
+        ({"data": b"no array"}, ctmc.StorageError, "cannot be read as a file of save_npz"),
+        ({"shape": npy([3, 2])}, ctmc.ModelError, r"has shape \(3, 2\); allowed is a square"),
+        ({"shape": npy([0, 0])}, ctmc.ModelError, r"has shape \(0, 0\); allowed is a square"),
+        ({"shape": npy([3.0, 3.0])}, ctmc.StorageError, "is not a sparse matrix that"),
+        ({"shape": npy([3, 3, 3])}, ctmc.StorageError, "is not a sparse matrix that"),
+        ({"format": None}, ctmc.StorageError, "is not a sparse matrix that"),
+        ({"row": npy([0, 3])}, ctmc.StorageError, "axis 0 index 3 exceeds"),
+        ({"col": npy([-1, 0])}, ctmc.StorageError, "negative axis 1 index: -1"),
+        ({"data": npy([-1.0, 1.0])}, ctmc.ModelError, "rate from state 0 to state 1"),
+        ({f"more{k}": npy([0]) for k in range(40)}, ctmc.StorageError, "has 45 members, or one twice"),
+    ],
+)
+def test_npz_that_is_none(tmp_path, change, error, sentence):
+    arrays = {
+        "row": npy([0, 1]),
+        "col": npy([1, 0]),
+        "format": npy(b"coo"),
+        "shape": npy([3, 3]),
+        "data": npy([1.0, 2.0]),
+    }
+    with zipfile.ZipFile(tmp_path / "m.npz", "w") as archive:
+        for name, data in {**arrays, **change}.items():
+            if data is not None:
+                archive.writestr(f"{name}.npy", data)
+    with pytest.raises(error, match=sentence) as caught:
+        scipy_npz.read(tmp_path / "m.npz")
+    assert "\n" not in str(caught.value)
+
+
+def test_npz_of_version_two_and_without_entries(tmp_path):
+    with zipfile.ZipFile(tmp_path / "m.npz", "w") as archive:
+        for name, data in {"row": [], "col": [], "data": np.zeros(0), "format": b"coo", "shape": [2, 2]}.items():
+            array = np.asarray(data, dtype=np.int64) if name in ("row", "col") else np.asarray(data)
+            archive.writestr(f"{name}.npy", npy(array, (2, 0)))
+    assert scipy_npz.read(tmp_path / "m.npz").exit_rates.tolist() == [0, 0]
+
+
 def test_mutated_npz(tmp_path):
     check_mutations(scipy_npz.read, scipy_npz.write, tmp_path / "m.npz", 1000)
 
@@ -179,11 +255,37 @@ def test_to_networkx_and_back():
         (networkx.DiGraph(), "0 nodes"),
         (networkx.DiGraph([(0, 1)]), "has the rate 'None'"),
         (networkx.empty_graph(graphml.LIMIT + 1, create_using=networkx.DiGraph), "50,001 nodes"),
+        (
+            networkx.DiGraph([((0, 1.5), (1, 0), {"rate": 1})]),
+            r"node 0 has the state \[0, 1\.5\]; allowed are whole numbers",
+        ),
+        (networkx.DiGraph([((2**63,), (1,), {"rate": 1})]), "node 0 has the state"),
+        (networkx.DiGraph([(0, 1, {"rate": True})]), "has the rate 'True'"),
+        (networkx.DiGraph([(0, 1, {"rate": 1, "impulse.a": "x"})]), "impulse.a is 'x'; allowed are numbers"),
+        (
+            networkx.MultiDiGraph([(0, 1, {"rate": 1, "impulse.a": 2}), (0, 1, {"rate": 1})]),
+            "impulses on parallel edges",
+        ),
+        (
+            networkx.DiGraph([(0, 1, {"rate": 1, "impulse.a": 2}), (1, 1, {"rate": 1})]),
+            "impulses on parallel edges, loops",
+        ),
     ],
 )
 def test_graphs_that_are_refused(graph, sentence):
     with pytest.raises(ctmc.ModelError, match=sentence):
         ctmc.from_networkx(graph)
+
+
+def test_graphml_that_is_none(tmp_path):
+    for text, sentence in (
+        ("<graphml><graph>", "is no GraphML file"),
+        ("", "is no GraphML file"),
+        ("<a/>", "is no GraphML file"),
+    ):
+        (tmp_path / "m.graphml").write_text(text)
+        with pytest.raises(ctmc.StorageError, match=sentence):
+            graphml.read(tmp_path / "m.graphml")
 
 
 def test_graphml_without_entities(tmp_path):

@@ -101,6 +101,7 @@ def test_h5py_writes_what_we_read(tmp_path, settings):
         ("jc", np.array([0, 2, 5, 8], dtype="<u8"), "do not fit"),
         ("jc", np.array([1, 2, 5, 7], dtype="<u8"), "do not fit"),
         ("data", np.ones(6), "do not fit"),
+        ("ir", np.array([0, 1, 0, 1, 2, 1, 2.0]), "row numbers of the type float64"),
         ("data", np.ones(7, dtype=">f8"), "none of"),
         ("data", np.ones(7, dtype="<c16"), "none of"),
     ],
@@ -167,11 +168,100 @@ def test_rates_may_be_given_without_a_diagonal(tmp_path):
         ({"Q": Q, "label_full": np.array([0, 1, 2])}, "label_full .* zeros and ones"),
         ({"Q": Q, "reward_busy": np.ones(2)}, "reward_busy .* 3 rows"),
         ({"Q": Q, "state_x": np.array([0, 0.5, 1])}, "whole numbers"),
+        ({"Q": Q, "initial": np.array([np.nan, 0.5, 0.5])}, "3 rows of finite numbers"),
     ],
 )
 def test_variables_that_do_not_fit(tmp_path, variables, sentence):
     savemat(tmp_path / "m.mat", variables)
     with pytest.raises(ctmc.ModelError, match=sentence):
+        matlab.read(tmp_path / "m.mat")
+
+
+def put_73(path, fill):
+    with h5py.File(path, "w", userblock_size=512) as file:
+        fill(file)
+    with open(path, "r+b") as file:
+        file.write(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(124) + b"\x00\x02IM")
+    return path
+
+
+def empty(file):
+    file["Q"] = Q
+    file["Q"].attrs["MATLAB_empty"] = np.uint8(1)
+
+
+def text(file):
+    file["Q"] = np.array([[72], [105]], dtype="<u2")
+    file["Q"].attrs["MATLAB_class"] = np.bytes_("char")
+
+
+def structure(file):
+    file.create_group("Q")["field"] = Q
+
+
+@pytest.mark.parametrize(
+    ("fill", "sentence"),
+    [(empty, "variable Q is empty, or of the class"), (text, "of the class b'char'"), (structure, "neither a matrix nor a sparse matrix")],
+)  # fmt: skip
+def test_variables_of_version_73_that_are_no_matrices(tmp_path, fill, sentence):
+    with pytest.raises(ctmc.ModelError, match=sentence):
+        matlab.read(put_73(tmp_path / "m.mat", fill))
+
+
+def test_a_matrix_of_zeros(tmp_path):
+    """MATLAB leaves out the arrays over entries, and so do we; also where nothing stands before the HDF5 part."""
+    chain = ctmc.Generator.from_matrix(np.zeros((3, 3)))
+    matlab.write(tmp_path / "m.mat", chain, version="7.3")
+    with h5py.File(tmp_path / "m.mat") as file:
+        assert list(file["Q"]) == ["jc"]
+    assert matlab.read(tmp_path / "m.mat").exit_rates.tolist() == [0, 0, 0]
+    (tmp_path / "bare.mat").write_bytes((tmp_path / "m.mat").read_bytes()[512:])
+    assert matlab.read(tmp_path / "bare.mat").entries == 0
+
+
+def test_a_matrix_with_fewer_rows_than_none(tmp_path):
+    savemat(tmp_path / "m.mat", {"Q": Q})
+    data = bytearray((tmp_path / "m.mat").read_bytes())
+    assert data[160:168] == np.array([3, 3], dtype="<i4").tobytes()
+    data[160:164] = np.array([-3], dtype="<i4").tobytes()
+    (tmp_path / "m.mat").write_bytes(data)
+    with pytest.raises(ctmc.StorageError, match=r"is no MATLAB file .ValueError"):
+        matlab.read(tmp_path / "m.mat")
+
+
+def test_what_matlab_does_not_hold(tmp_path):
+    far = ctmc.model.state_space.Listed(np.array([[0], [2**53 + 1]]), (ctmc.model.state_space.Variable("x"),))
+    with pytest.raises(ctmc.ModelError, match=r"numbers above 2\^53"):
+        matlab.write(tmp_path / "m.mat", ctmc.Generator.from_matrix([[-1, 1], [2, -2]], far))
+    with pytest.raises(ctmc.StorageError, match=r"version is '6'; allowed are '7' and '7\.3'"):
+        matlab.write(tmp_path / "m.mat", random_chain(3), version="6")
+    up, local, down = [[1.0]], [[-3.0]], [[2.0]]
+    level = ([[2.5]], [[-3.5]], None)
+    with pytest.raises(ctmc.ModelError, match="2 boundary levels with blocks of their own"):
+        matlab.write(tmp_path / "m.mat", ctmc.QBD.from_blocks(up, local, down, [(None, [[-1.0]], [[1.0]]), level]))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_qbd_loses_is_named(tmp_path):
+    queue = ctmc.QBD.from_blocks([[1.0]], [[-3.0]], [[2.0]])
+    assert matlab.write(tmp_path / "a.mat", queue) == ["The names and values of the phases are not carried."]
+    queue = queue.replace(rewards={"cost": lambda states: states[:, 0]}, notes=("a note",))
+    lost = matlab.write(tmp_path / "b.mat", queue)
+    assert lost[1:] == ["Rewards are not carried: cost.", "Not carried: notes."]
+    assert matlab.read(tmp_path / "b.mat").up.toarray().tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_memory_that_runs_out_is_no_damage(tmp_path, monkeypatch, version):
+    """The child process tells it from a damaged file."""
+    matlab.write(tmp_path / "m.mat", random_chain(3), version=version)
+
+    def full(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr("ctmc.interchange.mat_files.loadmat", full)
+    monkeypatch.setattr("ctmc.interchange.mat_files.csc_array", full)
+    with pytest.raises(MemoryError):
         matlab.read(tmp_path / "m.mat")
 
 

@@ -257,7 +257,7 @@ FAULTS = {
         ("2 2\n0 1 1\n1 0 1e400\n", "line 3: the rate is 1e400;"),
         ("2 2\n0 1 1\n1 0 1_0\n", "line 3: it is '1 0 1_0'"),
         ("2 2\n0 1 1\n1 0 1 a b\n", "line 3: it is '1 0 1 a b'"),
-        ("2 2\n0 0.5:1\n1 0.5:0\n", "line 2: it is '0 0.5:1'"),
+        ("2 2\n0 1 1\n1 0.5:0\n", "line 3: it is '1 0.5:0'; allowed is 'i j rate'"),
         ("2 2 2\n0 0 1 1\n1 0 0 2\n", "line 1: three numbers"),
         ("2 100000000000000\n0 1 1\n", "line 1: 100,000,000,000,000 transitions are announced"),
         ("0 0\n", "line 1: the number of states is 0"),
@@ -267,6 +267,7 @@ FAULTS = {
         ("ctmc\n0 1 1\n0 1 2\n", "line 3: '0 1' stands there twice"),
         ("ctmc\n0 2 1\n0 1 2\n", "line 3: '0 1' stands after a later one"),
         ("ctmc\n0 1 1\n1 0\n", "line 3: it is '1 0'"),
+        ("ctmc\n0 1 1\n1 0 \n", "line 3: it is '1 0'"),
         ("ctmc\n", "line 1: the file has no transitions"),
     ],
     "mrmc": [
@@ -317,6 +318,7 @@ def test_faults_name_their_line(tmp_path, name, text, sentence):
         ("drn", f"@type: CTMC\n@nr_states\n{2**58}\n@model\n", "memory limit"),
         ("drn", "@type: DTMC\n@nr_states\n1\n@model\n", "type DTMC; allowed is CTMC"),
         ("drn", "@type: CTMC\n@parameters\np q\n", "parameters p q"),
+        ("drn", "@type: CTMC\n@value_type: rational\n", "has values rational; allowed is double"),
         ("drn", "@type: CTMC\n@nr_states\n1\n@nr_choices\n2\n@model\n", "2 choices in 1 states"),
         (
             "drn",

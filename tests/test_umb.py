@@ -5,6 +5,7 @@ import importlib.util
 import io
 import json
 import lzma
+import re
 import tarfile
 
 import numpy as np
@@ -236,6 +237,20 @@ def test_names_of_members(tmp_path, parts, name):
         (lambda index: index["transition-system"].update({"#players": 1}), ctmc.ModelError, "1 players"),
         (lambda index: index.update({"format-version": 9}), ctmc.StorageError, "format-version is 9"),
         (lambda index: index["valuations"]["states"]["classes"][0]["variables"].append({"padding": 3}), ctmc.StorageError, "3 bits|35 bits|bits"),
+        (lambda index: index.update({"transition-system": []}), ctmc.StorageError, "transition-system is missing or no object"),
+        (lambda index: index["transition-system"].update({"time": 1}), ctmc.StorageError, "time is no text"),
+        (lambda index: index["transition-system"].update({"#choices": 39}), ctmc.StorageError, "index asks for"),
+        (lambda index: index["transition-system"]["exit-rate-type"].update({"size": -1}), ctmc.StorageError, "size of exit-rate-type is '-1'"),
+        (lambda index: index["transition-system"]["exit-rate-type"].update({"size": 32}), ctmc.ModelError, "exit-rate-type is 'double' of 32 bits"),
+        (lambda index: index["transition-system"]["exit-rate-type"].update({"type": "int"}), ctmc.ModelError, "exit-rate-type is 'int' of 64 bits"),
+        (lambda index: index["annotations"]["aps"].update({"more": 1}), ctmc.StorageError, "the annotation 'more' is no object"),
+        (lambda index: index["annotations"]["aps"]["full"].update({"applies-to": ["players"]}), ctmc.StorageError, "applies-to of the annotation 'full'"),
+        (lambda index: index["valuations"]["states"].update({"classes": 1}), ctmc.StorageError, "classes of valuations are no list"),
+        (lambda index: index["valuations"]["states"]["classes"][0].update({"variables": 1}), ctmc.StorageError, "variables is no list of objects"),
+        (lambda index: index["valuations"]["states"]["classes"][0]["variables"][0].update({"offset": 0.5}), ctmc.StorageError, "the offset or size of variable 'Länge'"),
+        (lambda index: index["valuations"]["states"]["classes"][0]["variables"][0]["type"].update({"size": 0}), ctmc.StorageError, "the offset or size of variable 'Länge'"),
+        (lambda index: index["valuations"]["states"]["classes"][0]["variables"][1].update({"name": "Länge"}), ctmc.StorageError, "two variables of the states have one name"),
+        (lambda index: index["valuations"]["states"]["classes"][0]["variables"][0].update({"offset": 2**63 - 1}), ctmc.ModelError, "'Länge' has values of .* which need more than 64 bits"),
     ],
 )  # fmt: skip
 def test_an_index_that_lies(tmp_path, parts, change, error, sentence):
@@ -249,6 +264,194 @@ def test_indices_that_are_none(tmp_path, text):
     archive_of(tmp_path / "m.umb", [("index.json", text)])
     with pytest.raises(ctmc.StorageError):
         umb.read(tmp_path / "m.umb")
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        (lambda states: states.update({"classes": [*states["classes"], *states["classes"]]}), "2 kinds of variables; they were left out"),
+        (lambda states: states.update({"classes": []}), None),
+        (lambda states: states["classes"][0]["variables"][0]["type"].update({"type": "double"}), "'?Länge'? of the states was left out: it is double"),
+        (lambda states: states["classes"][0]["variables"][0].update({"is-optional": True, "type": {"type": "uint", "size": 15}}), "left out: it is uint, optional"),
+    ],
+)  # fmt: skip
+def test_variables_that_are_left_out(tmp_path, parts, change, note):
+    chain = umb.read(
+        archive_of(tmp_path / "m.umb", changed(parts, lambda index: change(index["valuations"]["states"])))
+    )
+    assert chain.size == 40
+    assert "Länge" not in [variable.name for variable in chain.space.variables]
+    assert note is None or re.search(note, " ".join(chain.notes))
+
+
+def test_variables_that_do_not_tell_states_apart(tmp_path, parts):
+    """They are rewards, whatever bits they take."""
+    (name,) = (name for name in parts if name.startswith("valuations"))
+    parts[name] = b"\x07\xff" * 40
+    fields = [
+        {"name": "a", "type": {"type": "uint", "size": 3}},
+        {"padding": 5},
+        {"name": "b", "type": {"type": "int", "size": 8}},
+    ]
+    states = {"unique": False, "classes": [{"variables": fields}]}
+    chain = umb.read(
+        archive_of(tmp_path / "m.umb", changed(parts, lambda index: index["valuations"].update(states=states)))
+    )
+    assert chain.rewards["a"].rate.tolist() == [7] * 40
+    assert chain.rewards["b"].rate.tolist() == [-1] * 40
+    assert "The variables do not tell the states apart; they are rewards here." in chain.notes
+    parts[name] = b"\xff" * 320
+    fields = [{"name": "wide", "type": {"type": "uint", "size": 64}}]
+    states = {"unique": False, "classes": [{"variables": fields}]}
+    archive_of(tmp_path / "m.umb", changed(parts, lambda index: index["valuations"].update(states=states)))
+    with pytest.raises(
+        ctmc.ModelError, match="'wide' has the value 18446744073709551615, which needs more than 63 bits"
+    ):
+        umb.read(tmp_path / "m.umb")
+
+
+def small(folder, rational=False, system=(), annotations=(), **members):
+    """A chain of two states, 0 to 1 at rate 3 in two branches and by a loop at rate 1, and 1 to 0 at rate 2, by hand."""
+    number = {"type": "rational", "size": 128} if rational else {"type": "double", "size": 64}
+
+    def numbers(*values):
+        if rational:
+            return b"".join(int(4 * value).to_bytes(8, "little") + (4).to_bytes(8, "little") for value in values)
+        return np.array(values, dtype="<f8").tobytes()
+
+    index = {
+        "format-version": 1,
+        "transition-system": {
+            "time": "stochastic", "#players": 0, "#states": 2, "#initial-states": 1, "#choices": 2, "#branches": 4,
+            "branch-probability-type": number, "exit-rate-type": number, **dict(system),
+        },
+        "annotations": dict(annotations),
+    }  # fmt: skip
+    parts = {
+        "state-is-initial.bin": (1).to_bytes(8, "little"),
+        "state-to-choices.bin": np.array([0, 1, 2], dtype="<u8").tobytes(),
+        "state-to-exit-rate.bin": numbers(4, 2),
+        "choice-to-branches.bin": np.array([0, 3, 4], dtype="<u8").tobytes(),
+        "branch-to-target.bin": np.array([1, 0, 1, 0], dtype="<u8").tobytes(),
+        "branch-to-probability.bin": numbers(0.25, 0.25, 0.5, 1),
+        **members,
+    }
+    everything = [("index.json", json.dumps(index).encode()), *((k, v) for k, v in parts.items() if v is not None)]
+    return archive_of(folder / "small.umb", everything)
+
+
+@pytest.mark.parametrize("rational", [False, True])
+@pytest.mark.parametrize("left_out", [(), ("state-to-choices.bin",), ("state-is-initial.bin",)])
+def test_a_chain_by_hand(tmp_path, rational, left_out):
+    chain = umb.read(small(tmp_path, rational, **dict.fromkeys(left_out)))
+    assert chain.to_scipy().toarray().tolist() == [[-3, 3], [2, -2]]
+    assert (chain.initial is None) == ("state-is-initial.bin" in left_out)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "sentence"),
+    [
+        ({"branch-to-target.bin": None}, ctmc.StorageError, "has no member branch-to-target.bin"),
+        ({"state-to-exit-rate.bin": None}, ctmc.StorageError, "has no member state-to-exit-rate.bin"),
+        ({"system": {"#choices": 3}, "state-to-choices.bin": None, "choice-to-branches.bin": np.array([0, 1, 3, 4], dtype="<u8").tobytes()},
+         ctmc.ModelError, "3 choices for 2 states; a chain has one for each"),
+        ({"system": {"#choices": 3}, "state-to-choices.bin": np.array([0, 2, 3], dtype="<u8").tobytes(),
+          "choice-to-branches.bin": np.array([0, 1, 3, 4], dtype="<u8").tobytes()}, ctmc.ModelError, "2 choices in state 0; a chain has at most one"),
+    ],
+)  # fmt: skip
+def test_members_that_make_no_chain(tmp_path, settings, error, sentence):
+    with pytest.raises(error, match=sentence):
+        umb.read(small(tmp_path, **settings))
+
+
+def reward(*applies):
+    return {"rewards": {"r": {"applies-to": list(applies), "type": {"type": "double", "size": 64}}}}
+
+
+def place(entity):
+    return f"annotations/rewards/r/{entity}/values.bin"
+
+
+def test_what_branches_and_choices_earn(tmp_path):
+    """Branches with the same ends earn their mean, a loop earns a rate, a choice earns at each of its branches."""
+    values = {place("branches"): np.array([2.0, 5, 8, 1]).tobytes(), place("choices"): np.array([10.0, 0]).tobytes()}
+    path = small(tmp_path, annotations=reward("branches", "choices"), **values)
+    chain = umb.read(path)
+    assert chain.rewards["r"].rate.tolist() == [15, 0]  # the loop: rate 1, 5 + 10
+    assert chain.rewards["r"].impulse.tolist() == [1, 16]  # into 0, and the mean of 12 (rate 1) and 18 (rate 2)
+    assert any("Several branches with the same ends" in note for note in chain.notes)
+    assert any("What loops earn for reward r" in note for note in chain.notes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({place("states"): np.array([np.nan, 0]).tobytes(), "annotations": reward("states")}, "has values of r that are not finite"),
+        ({place("choices"): np.array([1.0]).tobytes(), "annotations": reward("choices"), "system": {"#choices": 1, "#branches": 3},
+          "state-to-choices.bin": np.array([0, 1, 1], dtype="<u8").tobytes(), "choice-to-branches.bin": np.array([0, 3], dtype="<u8").tobytes(),
+          "branch-to-target.bin": np.array([1, 0, 1], dtype="<u8").tobytes(), "branch-to-probability.bin": np.array([0.25, 0.25, 0.5]).tobytes(),
+          "state-to-exit-rate.bin": np.array([4.0, 0]).tobytes()}, "of choices, but not one choice for each state"),
+        ({"annotations/initial/probability/states/values.bin": np.array([0.5, 0.25]).tobytes(),
+          "annotations": {"initial": {"probability": {"applies-to": ["states"], "type": {"type": "double", "size": 64}}}}},
+         "initial probabilities that sum to 0.75"),
+    ],
+)  # fmt: skip
+def test_annotations_that_make_no_sense(tmp_path, settings, sentence):
+    with pytest.raises(ctmc.ModelError, match=sentence):
+        umb.read(small(tmp_path, **settings))
+
+
+def test_annotations_that_are_left_out(tmp_path):
+    """One of another kind, and rewards without values."""
+    entry = {"applies-to": ["states"], "type": {"type": "string", "size": 64}}
+    chain = umb.read(small(tmp_path, annotations={"names": {"n": entry}, **reward("states")}))
+    assert any("The annotation names/n of the file was left out" in note for note in chain.notes)
+    assert chain.rewards["r"].rate.tolist() == [0, 0]
+
+
+def test_a_chain_without_transitions(tmp_path):
+    empty = {"branch-to-target.bin": None, "branch-to-probability.bin": None, "state-to-exit-rate.bin": bytes(16),
+             "choice-to-branches.bin": bytes(24), "state-is-initial.bin": bytes(8), "system": {"#branches": 0}}  # fmt: skip
+    chain = umb.read(small(tmp_path, annotations=reward("branches"), **empty))
+    assert (chain.entries, chain.initial) == (0, None)
+
+
+def test_folders_in_an_archive_and_archives_without_anything(tmp_path, monkeypatch):
+    path = small(tmp_path)
+    parts = members_of(path)
+    with tarfile.open(path, "w") as archive:
+        for name in ("./", "annotations"):
+            folder = tarfile.TarInfo(name)
+            folder.type = tarfile.DIRTYPE
+            archive.addfile(folder)
+        for name, data in parts.items():
+            member = tarfile.TarInfo(f"./{name}")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    assert umb.read(path).size == 2
+    monkeypatch.setattr("ctmc.interchange.archive._MAX_MEMBERS", 4)
+    with pytest.raises(ctmc.StorageError, match="it has more than 4 members"):
+        umb.read(path)
+    with tarfile.open(path, "w"):
+        pass
+    with pytest.raises(ctmc.StorageError, match=r"it has no member index\.json"):
+        umb.read(path)
+    archive_of(path, list(parts.items())[::-1])
+    with pytest.raises(
+        ctmc.StorageError, match=r"its first member is branch-to-probability.bin; allowed is index.json"
+    ):
+        umb.read(path)
+    with pytest.raises(ctmc.StorageError, match="cannot be read: No such file"):
+        umb.read(tmp_path / "gone.umb")
+    with pytest.raises(ctmc.StorageError, match="compression is 'zip'; allowed are None, 'gz' and 'xz'"):
+        umb.write(tmp_path / "zip.umb", random_chain(3), compression="zip")
+
+
+def test_an_archive_that_ends_inside_a_member(tmp_path, parts):
+    path = archive_of(tmp_path / "m.umb", parts.items())
+    path.write_bytes(path.read_bytes()[: 512 + len(parts["index.json"]) // 2])
+    with pytest.raises(ctmc.StorageError, match="is a damaged archive, or none: "):
+        umb.read(path)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from ctmc.storage.atomic import replace_file
 
 _WORD = re.compile(r'\s*(?:"([^"]*)"|([^\s"]+))')
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _VALUE_KEYS = ("@parameters", "@placeholders", "@reward_models", "@nr_states", "@nr_choices")
 _EXIT_TOLERANCE = 1e-3  # other programs write few digits
 _CHECKED_LINES = 1 << 16
@@ -69,26 +69,7 @@ def read(path: str | os.PathLike[str]) -> Generator:
 
 
 def write(path: str | os.PathLike[str], model: Any, *, overwrite: bool = False) -> list[str]:
-    """Write a chain as a DRN file, compressed where the name ends in ``.gz`` or ``.xz``.
-
-    Parameters
-    ----------
-    path : path-like
-    model : Generator
-    overwrite : bool
-        Whether an existing file may be replaced.
-
-    Returns
-    -------
-    list of str
-        A sentence for each thing that is not carried.
-
-    Raises
-    ------
-    ModelError
-        The model is not a finite chain, or does not fit the memory limit.
-    StorageError
-        The file exists, or cannot be written.
+    """Write a chain as a DRN file, compressed where the name ends in ``.gz`` or ``.xz``: otherwise as `ctmc.write`.
 
     Examples
     --------
@@ -302,7 +283,7 @@ class _Reader:
         while at < len(text):
             match = _WORD.match(text, at)
             if match is None:
-                raise self.file.fault(f"a quotation mark is missing in {printable(text[at:][:40])}")
+                raise self.file.fault(f"a quotation mark is missing in {printable(text[at:].strip()[:40])}")
             at = match.end()
             yield match[1] is not None, match[2] if match[1] is None else match[1]
 

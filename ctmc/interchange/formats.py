@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 OWN = "ctmc"
 _HEAD_BYTES = 1024
-_TRA = re.compile(rb"(ctmc|STATES[ \t]+[0-9]+)[ \t\r]*\n|[0-9]+ [0-9]+\r?\n[0-9]+ [0-9]+ [0-9.]")
+_TRA = re.compile(rb"(ctmc|STATES[ \t]+[0-9]+)[ \t\r]*\n|[0-9]+ [0-9]+\r?\n[0-9]+ ([0-9]+ [0-9.]|[0-9.eE+-]+:[0-9])")
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 
 

@@ -81,28 +81,12 @@ def read(path: str | os.PathLike[str], *, holds: str = "auto") -> Generator:
 
 
 def write(path: str | os.PathLike[str], model: Any, *, overwrite: bool = False, holds: str = "generator") -> list[str]:
-    """Write a chain as a MatrixMarket file, compressed where the name ends in ``.gz``; a comment says what it holds.
+    """Write a chain as a MatrixMarket file, compressed where the name ends in ``.gz``: otherwise as `ctmc.write`.
 
     Parameters
     ----------
-    path : path-like
-    model : Generator
-    overwrite : bool
-        Whether an existing file may be replaced.
     holds : str
-        ``"generator"``, with the diagonal, or ``"rates"``.
-
-    Returns
-    -------
-    list of str
-        A sentence for each thing that is not carried.
-
-    Raises
-    ------
-    ModelError
-        The model is not a finite chain, or does not fit the memory limit.
-    StorageError
-        The file exists, or cannot be written.
+        ``"generator"``, with the diagonal, or ``"rates"``; a comment in the file says which.
 
     Examples
     --------

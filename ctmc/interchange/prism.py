@@ -6,6 +6,7 @@ States start at 0.  Several reward structures stand in ``stem1.srew``, ``stem2.s
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ from ctmc.interchange.rows import (
     read_values,
     reward_of,
 )
-from ctmc.interchange.text import Layout, TextFile, decoded, replace_files
+from ctmc.interchange.text import NUMBER, Block, Layout, TextFile, decoded, replace_files
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.model.reward import Reward
@@ -45,12 +46,14 @@ from ctmc.model.state_space import StateSpace
 _DECLARED = re.compile(r'\s*([0-9]{1,9})="([^"]*)"')
 _STRUCTURE = re.compile(r'#\s*Reward structure:?\s*"([^"]*)"')
 _BOOLEANS = {b"true": 1, b"false": 0}
-_MOST_STRUCTURES = 10_000
+_ROW = re.compile(rb"\s*([0-9]{1,18})((?:\s+" + NUMBER + rb":[0-9]{1,18})*)(?:\s+[^\s:]+)?")
+_ROW_ENTRIES = 1 << 14
 
 
 def read(path: str | os.PathLike[str]) -> Generator:
     r"""Read a chain from explicit files of PRISM.
 
+    Transitions may stand one a line or, as ``-exportrows`` writes them, one state a line (``i rate:j rate:j``).
     A ``.sta`` gives the states with their variables, each a scalar, true and false as 1 and 0; without it there is the one
     variable ``state``.  The states of the label ``init`` begin, with equal probability if they are several (PRISM answers for
     each by itself); without a ``.lab``, state 0 does.
@@ -78,7 +81,8 @@ def read(path: str | os.PathLike[str]) -> Generator:
     main, stem = file_and_stem(path, reading=True)
     with TextFile(main) as file:
         size, count = _header(file, "transitions")
-        moves = read_moves(file, Layout(size=size, order=1, action=True, comments=True), count)
+        blocks = _blocks_of_rows if _in_rows(file) else TextFile.blocks
+        moves = read_moves(file, Layout(size=size, order=1, action=True, comments=True), count, blocks)
     space: StateSpace = _states(f"{stem}.sta", size) if os.path.lexists(f"{stem}.sta") else numbered(size)
     notes: tuple[str, ...] = ()
     if os.path.lexists(f"{stem}.lab"):
@@ -95,29 +99,9 @@ def read(path: str | os.PathLike[str]) -> Generator:
 
 
 def write(path: str | os.PathLike[str], model: Any, *, overwrite: bool = False) -> list[str]:
-    """Write a chain as explicit files of PRISM.
+    """Write a chain as explicit files of PRISM: arguments, sentences and errors of `ctmc.interchange.tra.write`.
 
     Coordinates of vectors become scalars, ``queue[0]`` becomes ``queue_0``.
-
-    Parameters
-    ----------
-    path : path-like
-        The ``.tra``, or the path without an ending.
-    model : Generator
-    overwrite : bool
-        Whether existing files may be replaced; rewards of an older model with this path are then removed.
-
-    Returns
-    -------
-    list of str
-        A sentence for each thing that is not carried.
-
-    Raises
-    ------
-    ModelError
-        The model is not a finite chain, or does not fit the memory limit.
-    StorageError
-        A file exists, or cannot be written.
 
     Examples
     --------
@@ -171,6 +155,54 @@ def _content(file: TextFile) -> bytes | None:
     while (line := file.next_line()) is not None and (not line or line.startswith(b"#")):
         pass
     return line
+
+
+def _in_rows(file: TextFile) -> bool:
+    """Return whether the next lines are ``i rate:j rate:j``; they are not consumed."""
+    mark = file.mark()
+    words = (_content(file) or b"").split(maxsplit=2)
+    file.go_back(mark)
+    return len(words) == 1 or any(b":" in word for word in words[1:2])  # nothing may leave the first state
+
+
+def _blocks_of_rows(file: TextFile, layout: Layout) -> Iterator[Block]:
+    """Yield the transitions of lines ``i rate:j rate:j``, after which a word may follow."""
+    size, last = int(layout.size or 0), -1
+    sources: list[int] = []
+    targets: list[int] = []
+    rates: list[float] = []
+    lines: list[int] = []
+
+    def block() -> Block:
+        found = Block(np.array([sources, targets], dtype=np.int64), np.array(rates), np.array(lines, dtype=np.int64))
+        for part in (sources, targets, rates, lines):
+            part.clear()
+        return found
+
+    for line in file.lines():
+        if not line or line.startswith(b"#"):
+            continue
+        match = _ROW.fullmatch(line)
+        if match is None:
+            raise file.fault(f"it is {printable(decoded(line[:60]))!r}; allowed is 'i rate:j rate:j'")
+        state = int(match[1])
+        if state <= last:
+            raise file.fault(f"state {state} stands after state {last}; allowed is each once, in ascending order")
+        last = state
+        for word in match[2].split():
+            number, _, target = word.partition(b":")
+            rate, j = float(number), int(target)
+            if max(state, j) >= size:
+                raise file.fault(f"the state is {max(state, j)}; allowed is 0 to {size - 1}")
+            if not 0 < rate < math.inf:
+                raise file.fault(f"the rate is {decoded(number[:40])}; allowed are positive, finite numbers")
+            sources.append(state)
+            targets.append(j)
+            rates.append(rate)
+            lines.append(file.line)
+        if len(rates) >= _ROW_ENTRIES:
+            yield block()
+    yield block()
 
 
 def _states(path: str, size: int) -> StateSpace:
@@ -251,7 +283,9 @@ def _structures(stem: str) -> Iterator[tuple[str, str]]:
     single = f"{stem}.srew", f"{stem}.trew"
     if any(map(os.path.lexists, single)):
         yield single
-    for number in range(1, _MOST_STRUCTURES):
+    number = 0
+    while True:
+        number += 1
         pair = f"{stem}{number}.srew", f"{stem}{number}.trew"
         if not any(map(os.path.lexists, pair)) or os.path.lexists(f"{stem}{number}.tra"):
             return

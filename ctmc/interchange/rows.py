@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numba
 import numpy as np
 
 from ctmc.errors import printable
-from ctmc.interchange.text import Layout, TextFile
+from ctmc.interchange.text import Block, Layout, TextFile
 from ctmc.model.distribution import Distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
@@ -18,7 +18,7 @@ from ctmc.model.reward import Reward
 from ctmc.model.state_space import StateSpace
 from ctmc.model.transitions import FloatTransitions
 
-_SHORTEST = len("0 1 1")
+_SHORTEST = len(" 1:0")  # what a transition adds to a row of PRISM's
 DEADLOCK = "deadlock"
 INIT = "init"
 
@@ -56,7 +56,12 @@ class Moves:
         return (f"The file has transitions of {count} states to themselves, which have no effect and are left out.",)
 
 
-def read_moves(file: TextFile, layout: Layout, count: int | None = None) -> Moves:
+def read_moves(
+    file: TextFile,
+    layout: Layout,
+    count: int | None = None,
+    blocks: Callable[[TextFile, Layout], Iterator[Block]] = TextFile.blocks,
+) -> Moves:
     """Read all further lines ``i j rate``, twice, so that nothing but the result is held.
 
     Parameters
@@ -66,6 +71,8 @@ def read_moves(file: TextFile, layout: Layout, count: int | None = None) -> Move
         With ascending sources; without `size`, the largest index tells it.
     count : int, optional
         Number of transitions that the header announces.
+    blocks : callable
+        Gives the transitions where lines have another form.
 
     Raises
     ------
@@ -82,7 +89,7 @@ def read_moves(file: TextFile, layout: Layout, count: int | None = None) -> Move
     into = np.zeros(layout.size or 1024, dtype=np.int64)
     loops = np.zeros(len(into))
     total, size = 0, layout.size or 0
-    for block in file.blocks(layout):
+    for block in blocks(file, layout):
         sources, targets = block.indices[0], block.indices[1]
         if count is not None and total + len(sources) > count:
             raise file.fault(
@@ -109,7 +116,7 @@ def read_moves(file: TextFile, layout: Layout, count: int | None = None) -> Move
     sources_of = np.empty(entries, dtype=np.int32 if size <= np.iinfo(np.int32).max else np.int64)
     rates = np.empty(entries)
     file.go_back(mark)
-    for block in file.blocks(layout):
+    for block in blocks(file, layout):
         bad = _fill(block.indices[0], block.indices[1], block.values, indptr, filled, sources_of, rates)
         if bad >= 0:
             i, j = (block.indices[:, bad] + layout.first).tolist()

@@ -87,27 +87,7 @@ def read(path: str | os.PathLike[str]) -> Generator:
 
 
 def write(path: str | os.PathLike[str], model: Any, *, overwrite: bool = False) -> list[str]:
-    """Write a chain as explicit files of Storm.
-
-    Parameters
-    ----------
-    path : path-like
-        The ``.tra``, or the path without an ending.
-    model : Generator
-    overwrite : bool
-        Whether existing files may be replaced; rewards of an older model with this path are then removed.
-
-    Returns
-    -------
-    list of str
-        A sentence for each thing that is not carried.
-
-    Raises
-    ------
-    ModelError
-        The model is not a finite chain, or does not fit the memory limit.
-    StorageError
-        A file exists, or cannot be written.
+    """Write a chain as explicit files of Storm: arguments, sentences and errors of `ctmc.interchange.tra.write`.
 
     Examples
     --------

@@ -25,7 +25,9 @@ LINE_BYTES = 1 << 20
 """Bytes that a line may have, and of a block."""
 _LARGEST_INDEX = 1 << 53
 _LEAST_LINE = len("0 1\n")
-_NUMBER = re.compile(rb"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|nan|inf|infinity)", re.IGNORECASE)
+# one way only to match a row of digits, or a long one that is no number would be tried in all ways
+NUMBER = rb"[+-]?(?i:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?|nan|inf|infinity)"
+_NUMBER = re.compile(NUMBER)
 _SYNTAX, _RANGE, _ORDER, _DOUBLED, _SIGN = 1, 2, 3, 4, 5
 
 
@@ -285,7 +287,7 @@ def _word(word: bytes) -> str:
 @numba.njit(cache=True, nogil=True)
 def _parse(  # type: ignore[no-untyped-def]
     text, shape, action, comments, positive, powers, line, last, indices, bits, lines, late
-):  # pragma: no cover
+):
     """Parse complete lines; return (rows, last line, kind of fault, where its line begins, numbers left for Python)."""
     count, first, size, order = shape
     at, end, row, postponed = 0, len(text), 0, 0
@@ -304,7 +306,7 @@ def _parse(  # type: ignore[no-untyped-def]
         for k in range(count):
             index, digits = 0, 0
             while 48 <= text[at] <= 57:
-                index = index * 10 + (text[at] - 48) if digits < 18 else size + first
+                index = index * 10 + (int(text[at]) - 48) if digits < 18 else size + first
                 digits += 1
                 at += 1
             if digits == 0 or not (text[at] == 32 or text[at] == 9):
@@ -330,7 +332,8 @@ def _parse(  # type: ignore[no-untyped-def]
                 any_digit = True
                 if digits or text[at] != 48:
                     digits += 1
-                    number = number * ten + np.uint64(text[at] - 48)
+                    if digits <= 19:  # of more, Python makes the number
+                        number = number * ten + np.uint64(text[at] - 48)
                 if point:
                     power -= 1
             at += 1
@@ -342,7 +345,7 @@ def _parse(  # type: ignore[no-untyped-def]
             exponent, any_digit = 0, False
             while 48 <= text[at] <= 57:
                 any_digit = True
-                exponent = min(exponent * 10 + (text[at] - 48), 100000)
+                exponent = min(exponent * 10 + (int(text[at]) - 48), 100000)
                 at += 1
             power += -exponent if down else exponent
         ended = text[at] == 32 or text[at] == 9 or text[at] == 13 or text[at] == 10

@@ -57,6 +57,26 @@ def read(path: str | os.PathLike[str]) -> Generator:
 def write(path: str | os.PathLike[str], model: Any, *, overwrite: bool = False) -> list[str]:
     """Write a chain as PRISM's explicit files, the form of the three that carries most.
 
+    Parameters
+    ----------
+    path : path-like
+        The ``.tra``, or the path without an ending, on which the names of the files beside it are built.
+    model : Generator
+    overwrite : bool
+        Whether existing files may be replaced; rewards of an older model with this path are then removed.
+
+    Returns
+    -------
+    list of str
+        A sentence for each thing that is not carried.
+
+    Raises
+    ------
+    ModelError
+        The model is not a finite chain, or does not fit the memory limit.
+    StorageError
+        A file exists, or cannot be written.
+
     Examples
     --------
     >>> import tempfile

@@ -43,7 +43,7 @@ def chain_of(path: str | os.PathLike[str], index: Index, members: Mapping[str, b
         raise ModelError(f"{shown(path)} has a transition to state {int(targets.max())}; allowed is 0 to {n - 1}.")
     counts = np.diff(starts)
     sources = np.repeat(np.arange(n), counts)
-    _check_numbers(path, exits, probabilities, sources, counts)
+    _check_numbers(path, exits, probabilities, sources)
     targets = targets.astype(np.int64)
     space, rewards, notes = _space(path, index, members)
     labels, more, initial = _annotated(path, index, members, sources, targets)
@@ -72,7 +72,7 @@ def _pointers(path: str | os.PathLike[str], what: str, data: bytes, last: int) -
 
 
 def _check_numbers(
-    path: str | os.PathLike[str], exits: np.ndarray, probabilities: np.ndarray, sources: np.ndarray, counts: np.ndarray
+    path: str | os.PathLike[str], exits: np.ndarray, probabilities: np.ndarray, sources: np.ndarray
 ) -> None:
     bad = ~((exits >= 0) & np.isfinite(exits))
     if bad.any():
@@ -87,7 +87,7 @@ def _check_numbers(
             f"{shown(path)} has the probability {float(probabilities[k])!r} in state {int(sources[k])}; allowed is 0 to 1."
         )
     sums = np.bincount(sources, weights=probabilities, minlength=len(exits))
-    bad = (np.abs(sums - 1) > 1e-6) & (exits > 0) & ~((counts == 0) & (exits == 0))
+    bad = (np.abs(sums - 1) > 1e-6) & (exits > 0)
     if bad.any():
         i = int(np.argmax(bad))
         raise ModelError(
@@ -206,7 +206,7 @@ def _with_impulses(
         single = np.bincount(position, minlength=len(keys)) == 1
         impulse = total / places.rates
         impulse[position[single[position]]] = earning[keep][single[position]]
-        if not single.all() and len(keys):
+        if not single.all():
             notes.append(f"Several branches with the same ends earn their mean for reward {shown(name)}.")
         rewards[name] = Reward(state if state.any() else None, old.description, impulse=impulse)
     return chain.replace(rewards=rewards, notes=tuple(notes)) if impulses else chain
