@@ -2,10 +2,15 @@
 
 BUILDERS = {
     "birth_death",
+    "coxian_tandem",
+    "flexible_manufacturing",
     "fork_join",
+    "kanban",
+    "polling",
     "reachable",
     "supermarket",
     "tandem_network",
+    "workstation_cluster",
 }
 SOLVERS = {
     "absorption_elimination": 6,
