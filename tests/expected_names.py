@@ -7,10 +7,16 @@ BUILDERS = {
     "loss_network",
     "modulated_queue",
     "nearly_decomposable",
+    "coxian_tandem",
+    "flexible_manufacturing",
+    "fork_join",
+    "kanban",
+    "polling",
     "reachable",
     "repairable_system",
     "supermarket",
     "tandem_network",
+    "workstation_cluster",
 }
 SOLVERS = {
     "absorption_elimination": 6,

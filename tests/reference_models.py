@@ -176,4 +176,18 @@ ROWS = [
     *_supermarket(), *_lumped_supermarket(), *_fork_join(), *_birth_death(), *_tandem(), *_reachable(),
     *_modulated_queue(), *_repairable_system(), *_nearly_decomposable(), *_loss_network(),
 ]  # fmt: skip
+def _benchmark_models():
+    """Values of Storm in rational arithmetic, from the models of tests/test_benchmark_models.py."""
+    source = "Storm, exact"
+    yield Row("coxian_tandem 3", "coxian_tandem", {"capacity": 3}, source, {"customers": 3.4890773983118835})
+    yield Row("polling 3", "polling", {"stations": 3}, source, {"customers": 1.0443045823128392})
+    yield Row("kanban 1", "kanban", {"tickets": 1}, source, {"throughput": 0.09258463463338258})
+    yield Row("flexible_manufacturing 1", "flexible_manufacturing", {"parts": 1}, source,
+              {"productivity": 13.853128336222289})  # fmt: skip
+    yield Row("workstation_cluster 1", "workstation_cluster", {"workstations": 1}, source,
+              {"operational_share": 0.9987584323120583}, hard=True)  # fmt: skip
+
+
+ROWS = [*_supermarket(), *_lumped_supermarket(), *_fork_join(), *_birth_death(), *_tandem(), *_reachable(),
+        *_benchmark_models()]  # fmt: skip
 CASES = [case for row in ROWS for case in row.cases()]
