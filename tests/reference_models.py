@@ -172,10 +172,6 @@ def _loss_network():
     yield Row("loss network", "loss_network", parameters, "product form", answer=weights / weights.sum())
 
 
-ROWS = [
-    *_supermarket(), *_lumped_supermarket(), *_fork_join(), *_birth_death(), *_tandem(), *_reachable(),
-    *_modulated_queue(), *_repairable_system(), *_nearly_decomposable(), *_loss_network(),
-]  # fmt: skip
 def _benchmark_models():
     """Values of Storm in rational arithmetic, from the models of tests/test_benchmark_models.py."""
     source = "Storm, exact"
@@ -188,6 +184,8 @@ def _benchmark_models():
               {"operational_share": 0.9987584323120583}, hard=True)  # fmt: skip
 
 
-ROWS = [*_supermarket(), *_lumped_supermarket(), *_fork_join(), *_birth_death(), *_tandem(), *_reachable(),
-        *_benchmark_models()]  # fmt: skip
+ROWS = [
+    *_supermarket(), *_lumped_supermarket(), *_fork_join(), *_birth_death(), *_tandem(), *_reachable(), *_modulated_queue(),
+    *_repairable_system(), *_nearly_decomposable(), *_loss_network(), *_benchmark_models(),
+]  # fmt: skip
 CASES = [case for row in ROWS for case in row.cases()]

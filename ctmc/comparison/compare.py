@@ -24,7 +24,7 @@ from ctmc.comparison.machine import manifest
 from ctmc.comparison.references import References
 from ctmc.comparison.runs import ComparedModel, Comparison, Run
 from ctmc.comparison.settings import Entry, Settings
-from ctmc.errors import StorageError, StudyError, printable
+from ctmc.errors import CTMCError, StorageError, StudyError, printable
 from ctmc.model.memory import format_size, parse_size
 from ctmc.model.memory import memory_limit as free_memory
 from ctmc.problem import PROBLEMS
