@@ -73,6 +73,8 @@ class StoredSolution:
     reach_error_bound : float or None
     relative_error_bound : ndarray or None
         Of passage times; shape (moments,).
+    warm : bool
+        Whether the solver began from a start that was given.
     """
 
     path: Path
@@ -104,6 +106,7 @@ class StoredSolution:
     reach_probability: np.ndarray | None = None
     reach_error_bound: float | None = None
     relative_error_bound: np.ndarray | None = None
+    warm: bool = False
 
 
 def solution_folder(model_path: str | os.PathLike[str]) -> Path:
@@ -205,6 +208,8 @@ def save_solution(
         "solver": solution.solver,
         "question": dict(question),
     }
+    if solution.warm:
+        manifest["warm"] = True
     if solution.intervals:
         manifest["intervals"] = [
             {"name": name, "low": float(one.low), "high": float(one.high)}
@@ -285,6 +290,7 @@ def load_solution(path: str | os.PathLike[str]) -> StoredSolution:
             times=arrays.get("times"),
             history=history,
             intervals=_intervals(manifest),
+            warm=manifest.get("warm") is True,
             **asked,
         )
 
