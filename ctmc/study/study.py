@@ -405,6 +405,12 @@ class _Reader:
             self.fail(
                 f"tolerance is {printable(repr(tolerance))}; allowed is a number between 0 and 1.", table, "tolerance"
             )
+        warm = content.get("warm", False)
+        if not isinstance(warm, bool):
+            self.fail(f"warm is {printable(repr(warm))}; allowed is true or false.", table, "warm")
+        if warm and problem != "stationary":
+            self.fail(f"warm is given for a problem of the kind {problem}; only stationary ones begin from a neighbour's answer.",
+                      table, "warm")  # fmt: skip
         try:
             asked = read_question(content, problem)
         except WrongKey as wrong:
@@ -415,6 +421,7 @@ class _Reader:
             solvers=self.solvers(content, problem, table),
             tolerance=tolerance,
             measures=measures,
+            warm=warm,
             **asked,
         )
 

@@ -79,8 +79,10 @@ def read_together(given: Any, sweep: Mapping[str, Values]) -> tuple[tuple[str, .
     >>> read_together([["a", "b"]], {"a": [1, 2], "b": [5, 6], "c": [0, 1]})
     (('a', 'b'),)
     """
-    groups = given if isinstance(given, list) else [None]
-    if not all(isinstance(names, list) and len(names) > 1 and all(isinstance(x, str) for x in names) for names in groups):
+    groups: list[Any] = given if isinstance(given, list) else [None]
+    if not all(
+        isinstance(names, list) and len(names) > 1 and all(isinstance(x, str) for x in names) for names in groups
+    ):
         raise ModelError(
             f"is {printable(repr(given))}; allowed is a list of lists of two or more swept parameters, such as "
             "[['arrival_rate', 'capacity']]."
@@ -89,7 +91,9 @@ def read_together(given: Any, sweep: Mapping[str, Values]) -> tuple[tuple[str, .
     for names in groups:
         for name in names:
             if name not in sweep:
-                raise ModelError(f"names {printable(name)!r}, which is not swept; allowed are {printable(', '.join(sweep))}.")
+                raise ModelError(
+                    f"names {printable(name)!r}, which is not swept; allowed are {printable(', '.join(sweep))}."
+                )
             if name in seen:
                 raise ModelError(f"names {printable(name)!r} twice; allowed is once.")
             seen.add(name)
