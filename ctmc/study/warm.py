@@ -43,7 +43,7 @@ def paths(models: Mapping[str, StudyModel], names: Iterable[str]) -> list[list[s
     --------
     >>> sweep = [{"arrival_rate": a, "service_rate": s} for a in (2.0, 1.0) for s in (3.0, 4.0)]
     >>> models = {
-    ...     str(k): StudyModel(str(k), "tandem_network", {"capacities": [2], "service_rates": [p["service_rate"]],
+    ...     str(k): StudyModel(str(k), "tandem_network", {"capacity": [2], "service_rates": [p["service_rate"]],
     ...                        "arrival_rate": p["arrival_rate"]}, "q", p)
     ...     for k, p in enumerate(sweep)
     ... }
