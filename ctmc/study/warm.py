@@ -142,7 +142,7 @@ class Saving:
                 "earlier run"
             )
         elif self.estimate is not None:
-            text += f"; an estimate: from scratch about {self.estimate:,}, if each took the {self.first:,} of the first point"
+            text += f"; a rough estimate: about {self.estimate:,} from scratch, if each took the {self.first:,} of the first point"
         else:
             text += "; no point was solved from scratch to compare with"
         return f"{text}."
