@@ -96,11 +96,13 @@ class Backwards(Executor):
 
     def __init__(self):
         self.handed = []
+        self.futures = []
         self.done = []
 
     def submit(self, function, *arguments):
         future = Future()
         self.handed.append((future, function, arguments))
+        self.futures.append(future)
         timer = threading.Timer(0.05, self.work)
         timer.start()
         return future
@@ -179,6 +181,48 @@ def test_fail_fast_hands_nothing_more_over():
     late = [row for row in result.rows if row.status == "NOT_RUN"]
     assert late
     assert all(row.message == "--fail-fast ended the run at a step that failed before this step." for row in late)
+
+
+def test_an_interrupted_run_waits_until_the_workers_of_others_have_ended():
+    class Stopping(Watcher):
+        def stopped(self):
+            return bool(executor.done)
+
+    executor = Backwards()
+    result = run_study(parse_study(TEXT), "study.h5", executor=executor, watcher=Stopping())
+    assert result.stopped
+    assert len(executor.done) >= 3
+    assert not any(future.cancelled() for future in executor.futures)
+    late = [row.message for row in result.rows if row.status in ("NOT_BUILT", "NOT_RUN") and row.model != "bad"]
+    assert late
+    assert all("the run was interrupted before" in message for message in late)
+    assert list(Path("study.store/.locks").iterdir()) == []
+
+
+class Broken(Executor):
+    """A pool whose workers died before anything was handed over; a new one is as bad."""
+
+    def __init__(self):
+        self.window, self.threads, self.memory, self.renewed = 2, None, None, 0
+
+    def submit(self, function, *arguments):
+        raise BrokenProcessPool("broken")
+
+    def renew(self):
+        self.renewed += 1
+        return True
+
+    def close(self):
+        pass
+
+
+def test_a_pool_that_cannot_be_used_at_all_is_a_row_for_each_step():
+    crew = Broken()
+    store = open_store_of(Path("study.h5"), None, print)
+    work = ParallelWork(parse_study(TEXT), store, Watcher(), crew, rebuild=False, fail_fast=False)
+    work.work()
+    assert {row.status for row in work.rows} == {"ERROR"}
+    assert crew.renewed == len(work.tasks)
 
 
 def test_two_runs_of_one_study_at_once_share_the_work():

@@ -90,9 +90,14 @@ class ParallelWork:
         return "--fail-fast ended the run at a step that failed" if self.fail_fast and self.failed else ""
 
     def call_off(self, everything: bool) -> None:
-        """Take back what has not begun; with `everything`, let what has begun end at its next look."""
-        for future in self.running:
-            future.cancel()
+        """Take back what has not begun; with `everything`, let what has begun end at its next look.
+
+        Executors of others may take back what has begun, too, and nobody would wait for its end: with `everything` all that
+        they have is left to end by itself.
+        """
+        if not everything or self.crew.window is not None:
+            for future in self.running:
+                future.cancel()
         if everything and not self.stop.exists():
             with contextlib.suppress(OSError):
                 self.stop.parent.mkdir(exist_ok=True)
@@ -106,15 +111,17 @@ class ParallelWork:
         waiting, window = (self.alone, 1) if self.alone else (self.ready, self.crew.window)
         while waiting and (window is None or len(self.running) < window):
             task = waiting.popleft()
-            try:
-                future = self.crew.submit(work_off, self.placed(task.study), self.orders)
-            except BrokenExecutor:  # a worker has died since the last look
-                waiting.appendleft(task)
-                if self.running or self.crew.renew():
-                    return
-                self.report(waiting.popleft(), Report(error=_DIED))
-                continue
-            self.running[future] = task
+            for again in (False, True):
+                try:
+                    self.running[self.crew.submit(work_off, self.placed(task.study), self.orders)] = task
+                    break
+                except BrokenExecutor:  # a worker has died since the last look
+                    if self.running:
+                        waiting.appendleft(task)
+                        return
+                    if again or not self.crew.renew():
+                        self.report(task, Report(error=_DIED))
+                        break
 
     def placed(self, study: Study) -> Study:
         """Return a task's study; other hosts, which have other current folders, are told where its files are."""

@@ -84,8 +84,10 @@ class Count:
 
     Attributes
     ----------
-    path, question : hashable
-        Counts are compared where both agree.
+    path : str
+        By its first model.
+    question : pair of int
+        Numbers of the question and the solver; counts are compared where path and question agree.
     model, problem, solver : str
     warm : bool
         Whether it began from the answer to a neighbour.
@@ -110,7 +112,8 @@ class Saving:
 
     Attributes
     ----------
-    model, problem, solver : str
+    path, model, problem, solver : str
+        The path by its first model.
     answers, products : int
         Those that began from a neighbour, and what they took.
     known, known_products, before : int
@@ -119,6 +122,7 @@ class Saving:
         What the first point of the path took from scratch; None where none was solved so.
     """
 
+    path: str
     model: str
     problem: str
     solver: str
@@ -135,14 +139,17 @@ class Saving:
         return None if self.first is None else self.first * self.answers
 
     def __str__(self) -> str:
-        text = f"Warm starts, {self.model}, {self.solver}: {self.answers:,} answers took {self.products:,} products"
+        text = (
+            f"Warm starts from {self.path} on, {self.solver}: {self.answers:,} answers took {self.products:,} products"
+        )
         if self.known:
             text += (
                 f"; measured: {self.known:,} of them took {self.known_products:,}, and {self.before:,} from scratch in an "
                 "earlier run"
             )
         elif self.estimate is not None:
-            text += f"; a rough estimate: about {self.estimate:,} from scratch, if each took the {self.first:,} of the first point"
+            text += f"; a rough estimate: about {self.estimate:,} from scratch, if each took the {self.first:,} of the first point "
+            "(it may be far off, as points differ)"
         else:
             text += "; no point was solved from scratch to compare with"
         return f"{text}."
@@ -156,7 +163,7 @@ def savings(counts: Iterable[Count]) -> tuple[Saving, ...]:
     >>> cold = Count("path", (0, 0), "queue", "stationary", "gmres", False, 50)
     >>> warm = Count("path", (0, 0), "queue", "stationary", "gmres", True, 20, 55)
     >>> print(savings([cold, warm])[0])
-    Warm starts, queue, gmres: 1 answers took 20 products; measured: 1 of them took 20, and 55 from scratch in an earlier run.
+    Warm starts from path on, gmres: 1 answers took 20 products; measured: 1 of them took 20, and 55 from scratch in an earlier run.
     """
     groups: dict[tuple[str, tuple[int, int]], list[Count]] = {}
     for count in counts:
@@ -168,7 +175,7 @@ def savings(counts: Iterable[Count]) -> tuple[Saving, ...]:
         if warm:
             found.append(
                 Saving(
-                    warm[0].model, warm[0].problem, warm[0].solver, len(warm), sum(count.products for count in warm),
+                    warm[0].path, warm[0].model, warm[0].problem, warm[0].solver, len(warm), sum(count.products for count in warm),
                     len(known), sum(count.products for count in known), sum(count.before or 0 for count in known),
                     next((count.products for count in group if not count.warm), None),
                 )
