@@ -55,6 +55,8 @@ class Runs:
         self._time_limit, self._checkpoint = time_limit, checkpoint
         self._begin = time.perf_counter()
         self._before = 0.0
+        self.warm = False
+        """Whether a run began from the user's first iterate."""
         self._over_time = isinstance(problem, Transient | AccumulatedReward)
         self.keeper = None if checkpoint is None else self._open(problem, checkpoint)
 
@@ -127,7 +129,10 @@ class Runs:
     def _run(self, question: Any, trace_for: Callable[[Run | None], Trace], states: str = "") -> Outcome:
         keeper = self.keeper
         if keeper is None:
-            return checked(self._solver.run(question, trace_for(None)))
+            trace = trace_for(None)
+            outcome = checked(self._solver.run(question, trace))
+            self.warm |= trace.warm
+            return outcome
         saved = keeper.begin(states)
         if saved is not None and saved.status is not None:
             value = saved.arrays.get("value")
@@ -135,7 +140,9 @@ class Runs:
                 raise StorageError("the checkpoint has a run without a vector for each state; allowed is one of them.")
             outcome = Outcome(np.array(value), saved.status, saved.history, solver=saved.solver)
         else:
-            outcome = checked(self._solver.run(question, trace_for(saved)))
+            trace = trace_for(saved)
+            outcome = checked(self._solver.run(question, trace))
+            self.warm |= trace.warm
         if isinstance(outcome.value, np.ndarray) and outcome.value.dtype == np.float64:
             keeper.finish(outcome, {"value": outcome.value}, {})
         else:

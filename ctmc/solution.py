@@ -120,9 +120,11 @@ class Solution(Summarised):
     intervals : mapping of str to Interval
         Of ``certify="strict"``: proven intervals of rewards and measures, by names as in `flat_measures`.
     notes : tuple of str
-        Of checkpoints: what could not be written, or that the method has none.
+        Of checkpoints: what could not be written, or that the method has none; that a start was given, but not used.
     checkpoint : Path or None
         Where a solve that has not converged can go on.
+    warm : bool
+        Whether the solver began from a start that was given.
     """
 
     problem: Problem
@@ -140,6 +142,7 @@ class Solution(Summarised):
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     checkpoint: Path | None = None
+    warm: bool = False
     _cache: dict[Any, Any] = field(default_factory=dict)
 
     @property

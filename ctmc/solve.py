@@ -88,7 +88,7 @@ def solve(
     problem: Problem,
     solver: Solver | str | None = None,
     *,
-    start: np.ndarray | None = None,
+    start: np.ndarray | Solution | None = None,
     time_limit: float | None = None,
     monitor: Monitor | None = None,
     check: bool = True,
@@ -106,8 +106,9 @@ def solve(
     solver : solver object, or str, optional
         For instance ``"gmres"`` or ``"gmres(restart=50)"``; by default what `default_solver` says.  Nothing else is ever
         tried by itself.
-    start : ndarray, shape (n,), optional
-        First iterate for iterative methods, non-negative.
+    start : ndarray, shape (n,), or Solution, optional
+        First iterate for iterative methods, non-negative; such as the answer at other rates.  Methods that begin from no
+        first guess do without it, and `Solution.notes` says so.
     time_limit : float, optional
         Seconds, looked at once per iteration.
     monitor : callable, optional
@@ -200,7 +201,10 @@ def solve(
         solution = dataclasses.replace(
             solution, intervals=counted.intervals, products=counter.products, seconds=runs.seconds
         )
-    solution = dataclasses.replace(solution, **runs.end(solution.converged))
+    solution = dataclasses.replace(solution, warm=runs.warm, **runs.end(solution.converged))
+    if first is not None and not runs.warm:
+        note = f"The start was not used: {name} begins from no first guess, or the start has no probability where it could."
+        solution = dataclasses.replace(solution, notes=(*solution.notes, note))
     _log.info("%s: %s, defect %.3g, %.3f s", name, solution.status.name, solution.defect, solution.seconds)
     if check and not solution.converged:
         raise SolveError(failure_message(solution), solution) from failure
@@ -306,6 +310,13 @@ def _first_iterate(problem: Problem, start: Any) -> np.ndarray | None:
         raise ModelError(
             f"start is given, but a {type(problem).__name__} problem on a {type(problem.model).__name__} takes none."
         )
+    if isinstance(start, Solution):
+        if not isinstance(start.problem, Stationary) or not isinstance(start.value, np.ndarray):
+            raise ModelError(
+                f"start is the answer to a {type(start.problem).__name__} problem on a {type(start.problem.model).__name__}; "
+                "allowed is a long-run distribution on a Generator."
+            )
+        start = start.value
     return checked_start(start, problem.model.size)
 
 

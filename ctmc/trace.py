@@ -87,6 +87,11 @@ class Trace:
         Writes checkpoints of what `finished` shows.
     interrupted : Run, optional
         What an earlier solve has left; a solver takes it through `start` or `resumed`.
+
+    Attributes
+    ----------
+    warm : bool
+        Whether the solver has taken the user's first iterate.
     """
 
     def __init__(
@@ -120,6 +125,7 @@ class Trace:
         self._interrupted = interrupted
         self._goes_on = False
         self._seconds_before = 0.0
+        self.warm = False
 
     def start(self, default: np.ndarray) -> np.ndarray:
         """Return the first iterate: that of an interrupted solve, the user's (a copy), or the default."""
@@ -131,6 +137,7 @@ class Trace:
         if self._start is None:
             return default
         first = checked_start(self._start, len(default))
+        self.warm = True
         return np.asarray(first / first.sum() * default.sum())
 
     def resumed(self, first: np.ndarray) -> np.ndarray:

@@ -88,7 +88,7 @@ def forbid(monkeypatch):
     def never(*arguments, **known):
         raise AssertionError("it was done again")
 
-    monkeypatch.setattr("ctmc.study.run.solve", never)
+    monkeypatch.setattr("ctmc.study.work.solve", never)
     monkeypatch.setattr("ctmc.storage.store.save", never)
 
 
@@ -185,7 +185,7 @@ def test_another_version_of_a_builder_or_of_the_project_counts(run, monkeypatch)
         prepared = prepare(name, **parameters)
         return replace(prepared, recipe=replace(prepared.recipe, version=prepared.recipe.version + 1))
 
-    monkeypatch.setattr("ctmc.study.run.registry.prepare", newer)
+    monkeypatch.setattr("ctmc.study.work.registry.prepare", newer)
     assert models_done(run(QUEUE + ONE)) == ["built: version of the builder changed"]
 
 
@@ -244,7 +244,7 @@ def test_a_search_is_not_repeated_unless_it_is_another(run, cli, monkeypatch):
     assert done(run(SEARCH, "--dry-run")) == ["to solve: new"]
     first = run(SEARCH)["rows"]
     with monkeypatch.context() as patch:
-        patch.setattr("ctmc.study.run.optimize", lambda *arguments, **known: pytest.fail("it searched again"))
+        patch.setattr("ctmc.study.work.optimize", lambda *arguments, **known: pytest.fail("it searched again"))
         assert done(run(SEARCH, "--dry-run")) == ["reused"]
         again = run(SEARCH)["rows"]
         assert "known from an earlier search" in run.err

@@ -274,7 +274,7 @@ def test_a_failing_step_is_a_row_and_the_others_still_run(run):
 
 
 def test_a_crashing_builder_is_a_row(run, monkeypatch):
-    monkeypatch.setattr("ctmc.study.run.registry.prepare", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("ctmc.study.work.registry.prepare", lambda *_, **__: 1 / 0)
     code, out, _ = run(GOOD, "--json")
     assert code == 1
     (row,) = json.loads(out)["rows"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -29,15 +31,25 @@ def _run(
     threads: int | None,
     memory_limit: str | None,
     allow_code: bool,
+    executor: str,
+    scheduler: str | None,
+    allow_insecure_scheduler: bool,
     **how: Any,
 ) -> int:
+    from ctmc.study.executors import opened
+
     out = output_of(click.get_current_context())
-    with limits(threads, memory_limit, allow_code):
+    with (
+        limits(threads if executor == "processes" else None, memory_limit, allow_code),
+        opened(executor, scheduler, allow_insecure=allow_insecure_scheduler) as others,
+    ):
+        how |= {"executor": others, "threads": None if executor == "processes" else threads}
         return _run_study(study, output, out, changes, why, how)
 
 
 def _watcher(out: Output) -> Any:
     from ctmc.cli.progress import Progress, monitor_for
+    from ctmc.cli.task_table import TaskTable
     from ctmc.study.run import Watcher
 
     class Terminal(Watcher):
@@ -45,11 +57,21 @@ def _watcher(out: Output) -> Any:
 
         def __init__(self) -> None:
             self.progress: Progress | None = None
+            self.tasks_table: TaskTable | None = None
 
         def step(self, number: int, total: int, label: str, tolerance: float | None) -> Any:
             self.close()
             self.progress = Progress(out, f"step {number} of {total}: {label}", tolerance or 0.5)
             return None if tolerance is None else monitor_for(self.progress, out.interrupts.stopped)
+
+        def tasks(self, running: Sequence[str], finished: int, failed: int, total: int) -> None:
+            if self.tasks_table is None:
+                self.tasks_table = TaskTable(out)
+            self.tasks_table.show(running, finished, failed, total)
+
+        def finished(self, label: str, seconds: float, failed: bool) -> None:
+            if self.tasks_table is None or not self.tasks_table.active:
+                out.news(f"{label}: {'failed' if failed else 'done'} after {seconds:.1f} s")
 
         def news(self, text: str) -> None:
             out.news(text)
@@ -60,6 +82,8 @@ def _watcher(out: Output) -> Any:
         def close(self) -> None:
             if self.progress is not None:
                 self.progress.close()
+            if self.tasks_table is not None:
+                self.tasks_table.close()
 
     return Terminal()
 
@@ -82,8 +106,9 @@ def _run_study(
     watcher = _watcher(out)
 
     def announce() -> None:
-        if watcher.progress is not None:
-            watcher.progress.clear()
+        for shown in (watcher.progress, watcher.tasks_table):
+            if shown is not None:
+                shown.clear()
         out.news("Stopping at the next step, what is done will be stored; Ctrl-C again leaves at once.")
 
     with out.interrupts.gentle(announce):
@@ -106,6 +131,7 @@ def _run_study(
                 "failed": 0 if result.dry else sum(row.status != "CONVERGED" for row in result.rows),
                 "dry_run": result.dry,
                 "models": [_model(name, supplied) for name, supplied in result.models.items()],
+                "savings": [{**asdict(saving), "estimate": saving.estimate} for saving in result.savings],
                 "rows": [plain_row(row) for row in result.rows],
             }
         )
@@ -149,6 +175,8 @@ def _tell(result: Any, out: Output, why: bool) -> None:
         for name, supplied in list(result.models.items())[:_SHOWN]:
             if supplied.done not in ("reused", "built: new"):
                 out.news(f"{name}: {supplied.done}")
+    for saving in result.savings:
+        out.news(str(saving))
     models = [supplied.done for supplied in result.models.values()]
     done = [row.done for row in answers.values()]
     out.news(f"Models: {_counted(models)}.  Answers: {_counted(done)}." + ("" if why else "  --why tells the reasons."))
@@ -242,6 +270,26 @@ command = Command(
         click.Option(["--dry-run"], is_flag=True, help="Show what would be reused, built and solved, and do nothing."),
         click.Option(["--why"], is_flag=True, help="Tell the reason of every step in full."),
         click.Option(["--fail-fast"], is_flag=True, help="End with the first step that fails."),
+        click.Option(
+            ["--jobs"],
+            type=int,
+            default=1,
+            metavar="N",
+            help="Processes that work at a time, and share threads and memory; default 1.",
+        ),
+        click.Option(
+            ["--executor"],
+            type=click.Choice(["processes", "dask", "mpi"]),
+            default="processes",
+            help="Who works: processes of this machine, a Dask cluster (--scheduler), or ranks of mpiexec.  "
+            "All must see the store, and --threads is for each worker.",
+        ),
+        click.Option(["--scheduler"], metavar="ADDRESS", help="Of Dask: localhost:8786, or tls://HOST:PORT."),
+        click.Option(
+            ["--allow-insecure-scheduler"],
+            is_flag=True,
+            help="Speak to a scheduler on another machine without TLS: whoever can do so, too, can run code here.",
+        ),
         click.Option(["--rebuild", "--no-cache"], is_flag=True, help="Build and solve everything anew."),
         memory_option(),
         threads_option(),

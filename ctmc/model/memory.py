@@ -26,6 +26,11 @@ def memory_limit() -> int:
     return max(limit - _held.get(), 0)
 
 
+def given_limit() -> int | None:
+    """Return the limit in bytes that `limited_memory` set, None where it set none."""
+    return _limit.get()
+
+
 @contextmanager
 def limited_memory(limit: int | str | None) -> Iterator[None]:
     """Set the memory limit inside a ``with`` block; None leaves it as it is.

@@ -72,6 +72,8 @@ class StoredSolution:
     reach_error_bound : float or None
     relative_error_bound : ndarray or None
         Of passage times; shape (moments,).
+    warm : bool
+        Whether the solver began from a start that was given.
     """
 
     path: Path
@@ -103,6 +105,7 @@ class StoredSolution:
     reach_probability: np.ndarray | None = None
     reach_error_bound: float | None = None
     relative_error_bound: np.ndarray | None = None
+    warm: bool = False
 
 
 def solution_folder(model_path: str | os.PathLike[str]) -> Path:
@@ -204,6 +207,8 @@ def save_solution(
         "solver": solution.solver,
         "question": dict(question),
     }
+    if solution.warm:
+        manifest["warm"] = True
     if solution.intervals:
         manifest["intervals"] = [
             {"name": name, "low": float(one.low), "high": float(one.high)}
@@ -284,6 +289,7 @@ def load_solution(path: str | os.PathLike[str]) -> StoredSolution:
             times=arrays.get("times"),
             history=history,
             intervals=_intervals(manifest),
+            warm=manifest.get("warm") is True,
             **asked,
         )
 

@@ -141,7 +141,7 @@ def _restored(path: Path, problem: Any, question: Mapping[str, Any]) -> Found:
 
 def _solution(problem: Any, stored: StoredSolution) -> Solution:
     names = ("value", "status", "reason", "defect", "history", "seconds", "products", "solver", "error_bound")
-    known = {name: getattr(stored, name) for name in (*names, "variances", "variance_bounds", "intervals")}
+    known = {name: getattr(stored, name) for name in (*names, "variances", "variance_bounds", "intervals", "warm")}
     if not isinstance(problem, FirstPassage):
         return Solution(problem, **known)
     return PassageSolution(

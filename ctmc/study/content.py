@@ -102,6 +102,8 @@ class Solve:
     moments : int or None
     discount : float or None
     target, avoid : str or None
+    warm : bool
+        Whether the points of a sweep are taken one after another, each solve beginning from the answer to its neighbour.
     """
 
     models: tuple[str, ...]
@@ -116,6 +118,7 @@ class Solve:
     discount: float | None = None
     target: str | None = None
     avoid: str | None = None
+    warm: bool = False
 
 
 @dataclass(frozen=True)

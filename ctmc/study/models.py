@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from ctmc.study.sweep import shown
 
 REUSED = "reused"
 _RERATED = "re-rated: "
+_BUILT = "built: "
 _NAMED = 3
 """Most parameters that are named as changed; a model that differs in more is a new one."""
 
@@ -51,12 +52,20 @@ class Supply:
         Told one line of news.
     stopped : callable
         Whether to give up waiting for another process.
+    reasons : bool
+        Whether to say why a model is built; without it, `reasoned` of another one says so, which knows the store as it was.
     """
 
     def __init__(
-        self, store: Store, *, rebuild: bool, news: Callable[[str], object], stopped: Callable[[], bool]
+        self,
+        store: Store,
+        *,
+        rebuild: bool,
+        news: Callable[[str], object],
+        stopped: Callable[[], bool],
+        reasons: bool = True,
     ) -> None:
-        self.store, self.rebuild, self.news, self.stopped = store, rebuild, news, stopped
+        self.store, self.rebuild, self.news, self.stopped, self.reasons = store, rebuild, news, stopped, reasons
         self._known: dict[str, Sequence[Mapping[str, Any]]] = {}
 
     def plan(self, prepared: Prepared) -> Supplied:
@@ -74,7 +83,7 @@ class Supply:
         parent = self.store.parent(recipe)
         if parent is not None:
             return Supplied(None, _rerated(parent[1]), f"{parent[0].name} differs in rates only.")
-        return Supplied(None, f"built: {changed}", why)
+        return Supplied(None, f"{_BUILT}{changed}", why)
 
     def given(self, path: Path) -> Supplied:
         """Return the place of a model that the study names by its file."""
@@ -124,11 +133,25 @@ class Supply:
         if planned.done.startswith(_RERATED):  # more than rates would have changed
             assert prepared.recipe is not None
             changed, why = self._reason(prepared.recipe)
-            return Supplied(stored.path, f"built: {changed}", f"{why} (and more than rates with it)")
+            return Supplied(stored.path, f"{_BUILT}{changed}", f"{why} (and more than rates with it)")
         return Supplied(stored.path, planned.done, planned.why)
+
+    def learn(self, builders: Iterable[str]) -> None:
+        """Take note of the models that the store has of some builders, so that those built later do not count."""
+        for builder in builders:
+            self._known.setdefault(builder, self.store.recipes(builder))
+
+    def reasoned(self, supplied: Supplied, recipe: Recipe | None) -> Supplied:
+        """Return what was done for a model by a `Supply` without reasons, with the reason."""
+        if supplied.done != _BUILT or recipe is None:
+            return supplied
+        changed, why = self._reason(recipe)
+        return Supplied(supplied.path, f"{_BUILT}{changed}", f"{why}{supplied.why}")
 
     def _reason(self, recipe: Recipe) -> tuple[str, str]:
         """Return in what a model differs from the one in the store that is most like it, in a few words and in full."""
+        if not self.reasons:
+            return "", ""
         if recipe.builder not in self._known:
             self._known[recipe.builder] = self.store.recipes(recipe.builder)  # as it was before this run built any
         compared = [(_changes(entry, recipe), str(entry.get("recipe_hash"))) for entry in self._known[recipe.builder]]

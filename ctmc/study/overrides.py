@@ -93,6 +93,13 @@ def _set(table: dict[str, Any], key: str, text: str, annotation: Any) -> None:
             raise
         swept[key] = values
     table.pop("sweep", None)
+    if isinstance(swept.get("together"), list):  # what has one value only advances with nothing
+        groups = [
+            [name for name in names if name != key or key in swept] if isinstance(names, list) else names
+            for names in swept.pop("together")
+        ]
+        groups = [names for names in groups if not (isinstance(names, list) and len(names) == 1)]
+        swept |= {"together": groups} if groups else {}
     if swept:
         table["sweep"] = swept
 

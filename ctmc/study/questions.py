@@ -26,7 +26,7 @@ _NEEDS = {
     "discounted-reward": ("reward", "discount"),
     "first-passage": ("target",),
 }
-QUESTION_KEYS = ("models", "problem", "solvers", "tolerance", "measures", *_KEYS)
+QUESTION_KEYS = ("models", "problem", "solvers", "tolerance", "measures", "warm", *_KEYS)
 """The keys of a ``[[solve]]``."""
 
 

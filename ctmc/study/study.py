@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import stat
@@ -31,6 +30,7 @@ from ctmc.study.questions import QUESTION_KEYS, WrongKey, read_question
 MAX_BYTES = 1_000_000
 _TOP = ("title", "output", "models", "optimize", "solve", "plot", "compare")
 _OPTIMIZE = ("models", "over", "minimize", "maximum", "method")
+_TOGETHER = "together"
 _PLOT = ("x", "y", "models", "title", "problem", "time", "panels", "labels")
 
 Table = tuple[str | int, ...]
@@ -214,7 +214,7 @@ class _Reader:
             self.unknown("builder", builder, registry.builder_names(), table, "builder")
         signature = registry.builder_parameters(builder)
         given = {key: value for key, value in content.items() if key not in ("builder", "sweep")}
-        swept = self.sweep(name, builder, content.get("sweep", {}), given, room)
+        swept, together = self.sweep(name, builder, content.get("sweep", {}), given, room)
         for key, value in given.items():
             if key not in signature.parameters:
                 self.unknown(f"parameter of {builder}", key, ["builder", *signature.parameters], table, key)
@@ -225,15 +225,15 @@ class _Reader:
         if not swept:
             return [StudyModel(name, builder, given, name)]
         found = []
-        for point in sweep.points(swept):
+        for point in sweep.points(swept, together):
             label = ", ".join(f"{key}={sweep.shown(value)}" for key, value in point.items())
             found.append(StudyModel(f"{name} ({label})", builder, {**given, **point}, name, point))
         return found
 
     def sweep(
         self, name: str, builder: str, content: Any, given: Mapping[str, Any], room: int
-    ) -> dict[str, sweep.Values]:
-        """Return the values of each parameter; how many models they make is known before one of them is."""
+    ) -> tuple[dict[str, sweep.Values], tuple[tuple[str, ...], ...]]:
+        """Return the values of each parameter, and which advance together; the number of models is known before one is made."""
         table: Table = ("models", name, "sweep")
         if not isinstance(content, dict):
             self.fail(
@@ -246,15 +246,23 @@ class _Reader:
         signature = registry.builder_parameters(builder).parameters
         found: dict[str, sweep.Values] = {}
         for key, values in content.items():
+            if key == _TOGETHER:
+                continue
             if key not in signature:
-                self.unknown(f"parameter of {builder}", key, signature, table, key)
+                self.unknown(f"parameter of {builder}", key, [*signature, _TOGETHER], table, key)
             if key in given:
                 self.fail(f"{key} is given and swept; allowed is one of both.", table, key)
             try:
                 found[key] = sweep.read_values(values)
             except CTMCError as error:
                 self.fail(f"{key} {error}", table, key)
-        total = math.prod(map(sweep.count, found.values()))
+        together: tuple[tuple[str, ...], ...] = ()
+        if _TOGETHER in content:
+            try:
+                together = sweep.read_together(content[_TOGETHER], found)
+            except CTMCError as error:
+                self.fail(f"{_TOGETHER} {error}", table, _TOGETHER)
+        total = sweep.total(found, together)
         if total > room:
             points = f"{total:,}" if total < 10**15 else "more than 10^15"
             self.fail(
@@ -271,7 +279,7 @@ class _Reader:
                         table,
                         key,
                     )
-        return found
+        return found, together
 
     def optimized(self, content: Any, models: dict[str, StudyModel]) -> dict[str, StudyModel]:
         """Return the models, those of ``[optimize]`` with their search; the design is tried on the first of each sweep."""
@@ -415,6 +423,12 @@ class _Reader:
             self.fail(
                 f"tolerance is {printable(repr(tolerance))}; allowed is a number between 0 and 1.", table, "tolerance"
             )
+        warm = content.get("warm", False)
+        if not isinstance(warm, bool):
+            self.fail(f"warm is {printable(repr(warm))}; allowed is true or false.", table, "warm")
+        if warm and problem != "stationary":
+            self.fail(f"warm is given for a problem of the kind {problem}; only stationary ones begin from a neighbour's answer.",
+                      table, "warm")  # fmt: skip
         try:
             asked = read_question(content, problem)
         except WrongKey as wrong:
@@ -425,6 +439,7 @@ class _Reader:
             solvers=self.solvers(content, problem, table),
             tolerance=tolerance,
             measures=measures,
+            warm=warm,
             **asked,
         )
 

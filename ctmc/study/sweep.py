@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -65,16 +66,73 @@ def listed(values: Values) -> Iterator[Any]:
         yield int(value) if whole else float(value)
 
 
-def points(sweep: Mapping[str, Values]) -> Iterator[dict[str, Any]]:
-    """Yield all combinations, the last parameter fastest.
+def read_together(given: Any, sweep: Mapping[str, Values]) -> tuple[tuple[str, ...], ...]:
+    """Return which parameters of a sweep advance together, from a list of lists of names.
+
+    Raises
+    ------
+    ModelError
+        If it is something else, names what is not swept, names a parameter twice, or parameters with unequally many values.
+
+    Examples
+    --------
+    >>> read_together([["a", "b"]], {"a": [1, 2], "b": [5, 6], "c": [0, 1]})
+    (('a', 'b'),)
+    """
+    groups: list[Any] = given if isinstance(given, list) else [None]
+    if not all(
+        isinstance(names, list) and len(names) > 1 and all(isinstance(x, str) for x in names) for names in groups
+    ):
+        raise ModelError(
+            f"is {printable(repr(given))}; allowed is a list of lists of two or more swept parameters, such as "
+            "[['arrival_rate', 'capacity']]."
+        )
+    seen: set[str] = set()
+    for names in groups:
+        for name in names:
+            if name not in sweep:
+                raise ModelError(
+                    f"names {printable(name)!r}, which is not swept; allowed are {printable(', '.join(sweep))}."
+                )
+            if name in seen:
+                raise ModelError(f"names {printable(name)!r} twice; allowed is once.")
+            seen.add(name)
+        if len({count(sweep[name]) for name in names}) > 1:
+            counts = " and ".join(f"{count(sweep[name]):,} of {printable(name)}" for name in names)
+            raise ModelError(f"has {counts}; parameters that advance together have equally many values.")
+    return tuple(map(tuple, groups))
+
+
+def _blocks(sweep: Mapping[str, Values], together: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Return what advances by itself: groups of parameters, each where its first one stands in the sweep."""
+    group_of = {name: tuple(names) for names in together for name in names}
+    return list(dict.fromkeys(group_of.get(name, (name,)) for name in sweep))
+
+
+def total(sweep: Mapping[str, Values], together: Sequence[Sequence[str]] = ()) -> int:
+    """Return the number of points."""
+    return math.prod(count(sweep[names[0]]) for names in _blocks(sweep, together))
+
+
+def points(sweep: Mapping[str, Values], together: Sequence[Sequence[str]] = ()) -> Iterator[dict[str, Any]]:
+    """Yield all combinations, the last parameter fastest; parameters that advance together count as one.
 
     Examples
     --------
     >>> list(points({"a": [1, 2], "b": [5]}))
     [{'a': 1, 'b': 5}, {'a': 2, 'b': 5}]
+    >>> list(points({"a": [1, 2], "b": [5, 6]}, [["a", "b"]]))
+    [{'a': 1, 'b': 5}, {'a': 2, 'b': 6}]
     """
-    for chosen in itertools.product(*(list(listed(values)) for values in sweep.values())):
-        yield dict(zip(sweep, chosen, strict=True))
+    blocks = _blocks(sweep, together)
+    steps = [list(zip(*(list(listed(sweep[name])) for name in names), strict=True)) for names in blocks]
+    for chosen in itertools.product(*steps):
+        values = {
+            name: value
+            for names, step in zip(blocks, chosen, strict=True)
+            for name, value in zip(names, step, strict=True)
+        }
+        yield {name: values[name] for name in sweep}
 
 
 def shown(value: Any) -> str:
