@@ -92,6 +92,8 @@ def answer(half: Reduction, p: np.ndarray, trace: Trace, tolerance: float) -> np
         return half.expand(p)
     bound = bound_for(half.size)
     image = np.empty_like(p)
+    if p.sum() < 0:  # a fixed point has any factor; a Krylov method that wandered far may come back on the other side
+        np.negative(p, out=p)
     np.maximum(p, 0, out=p)
     for step in range(STEPS):
         half.step(p, out=image)
