@@ -408,3 +408,12 @@ def test_summaries():
 
 def test_nbytes():
     assert arrays().nbytes == 4 * 8 + 4 * 4 + 4 * 8 + 3 * 8
+
+
+def test_what_was_refused_can_be_shown():
+    """A debugger shows the half-made chain, and no compiled loop may run over its wrong sources."""
+    rows = FloatTransitions(np.array([0, 1, 2]), np.array([1, 70_000_000]), np.ones(2))
+    with pytest.raises(ModelError, match=r"allowed is 0 to 1\.") as caught:
+        Generator(Listed(np.array([[0], [1]])), rows)
+    chain = next(entry.frame.f_locals["self"] for entry in caught.traceback if "self" in entry.frame.f_locals)
+    assert "refused" in repr(chain)

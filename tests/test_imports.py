@@ -16,7 +16,7 @@ PACKAGES = ("ctmc", "builders", "solvers")
 
 # Imports go leftwards only.
 ROOMS = (
-    *("errors", "threads"),
+    *("errors", "threads", "cells"),
     "model",
     *("problem", "evolution", "equation", "solution", "estimate"),
     *(

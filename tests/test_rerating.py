@@ -307,7 +307,7 @@ def test_structure_that_was_found_is_shared_but_nothing_that_rates_enter():
     np.testing.assert_array_equal(found.backward(vector), fresh.backward(vector))
     np.testing.assert_array_equal(found.rates, fresh.rates)
     assert model.uniformization_rate == 9
-    assert set(found._found) - {"classes", "coloring", "entries"} <= {"exit_rates", "uniformization_rate", "expanded",
+    assert set(found._found) - {"checked", "classes", "coloring", "entries"} <= {"exit_rates", "uniformization_rate", "expanded",
                                                                       "runs", "backward_runs"}  # fmt: skip
 
 

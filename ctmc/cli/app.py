@@ -29,6 +29,7 @@ COMMANDS = {
     "verify": ("verify", "Verify files: hashes, laws of the models, certificates of the answers."),
     "solve": ("solve", "Solve a stored model and certify the answer."),
     "optimize": ("optimize", "Find the best values of a model's parameters."),
+    "report": ("report", "Show a comparison as one page of HTML, or write its runs as a table."),
     "run": ("run", "Run a study: build, solve, verify, and print one table."),
     "compare": ("compare", "Compare solvers on models, each run in a process of its own."),
     "store": ("store", "Look after the models and answers that studies keep."),

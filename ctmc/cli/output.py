@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ctmc.cells import csv_cell
 from ctmc.errors import printable
 
 if TYPE_CHECKING:
     from ctmc.cli.interrupts import Interrupts
     from ctmc.cli.progress import Progress
     from ctmc.cli.task_table import TaskTable
-
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass
@@ -127,24 +126,6 @@ def plain_json(value: Any) -> Any:
     except UnicodeEncodeError:  # a file name that is not UTF-8
         return printable(text)
     return text
-
-
-def csv_cell(value: Any) -> str:
-    """Return a cell that no spreadsheet takes for a formula: numbers as they are, such text behind an apostrophe.
-
-    Examples
-    --------
-    >>> csv_cell("=1+1"), csv_cell(-1.5), csv_cell(None)
-    ("'=1+1", '-1.5', '')
-    """
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
-    text = printable(value)
-    return f"'{text}" if str(value).startswith(_FORMULA) else text
 
 
 def display(value: Any) -> str:

@@ -145,6 +145,7 @@ class Generator(Summarised):
             self.transitions.check(n)
         else:
             self._check_rows(self.transitions)
+        self._found.setdefault("checked", True)
         given = self.__dict__["exit_rates"]
         if given is not None:
             if given.shape != (n,) or given.dtype != np.float64:
@@ -554,7 +555,9 @@ class Generator(Summarised):
     def _with_transitions(self, transitions: Transitions | StreamedTransitions) -> Generator:
         changed = copy.copy(self)
         kept = {
-            name: self._found[name] for name in ("classes", "coloring", "entries", "exit_rates") if name in self._found
+            name: self._found[name]
+            for name in ("checked", "classes", "coloring", "entries", "exit_rates")
+            if name in self._found
         }
         object.__setattr__(changed, "transitions", transitions)
         object.__setattr__(changed, "_found", kept)
@@ -679,6 +682,8 @@ class Generator(Summarised):
         return held + 8 * self.size
 
     def _summary(self) -> tuple[str, Rows]:
+        if "checked" not in self._found:  # a traceback shows what was refused, and no loop may run over that
+            return "Generator", (("note", "refused: its transitions are no rows of a generator"),)
         recipe = self.recipe
         rows: list[tuple[str, object]] = [
             ("states", f"{self.size:,} ({self.space.describe()})"),
