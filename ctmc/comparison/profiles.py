@@ -288,7 +288,9 @@ def targets_reached(
     found: dict[str, list[float]] = {label: [] for label in table.labels}
     for run in comparison.runs:
         if run.label in found and tightest.get(run.model) == run.tolerance:
-            found[run.label] += [work for one in asked[run.model] if math.isfinite(work := work_until(run, one, measure))]
+            found[run.label] += [
+                work for one in asked[run.model] if math.isfinite(work := work_until(run, one, measure))
+            ]
     return tuple(Steps(label, np.sort(works), total) for label, works in found.items())
 
 
@@ -343,7 +345,5 @@ def winners(comparison: Comparison, measure: str = "seconds") -> tuple[Winner, .
         if not order:
             ratio = math.inf
         count = sum((model, tolerance, label) in tried for label in table.labels)
-        found.append(
-            Winner(model, tolerance, names[0], numbers[0], names[1], numbers[1], ratio, len(order), count)
-        )
+        found.append(Winner(model, tolerance, names[0], numbers[0], names[1], numbers[1], ratio, len(order), count))
     return tuple(found)

@@ -54,7 +54,9 @@ class Growth:
     standard_error: float | None
 
 
-def trade_off(comparison: Comparison, model: str, measure: str = "seconds", against: str = "memory") -> tuple[Point, ...]:
+def trade_off(
+    comparison: Comparison, model: str, measure: str = "seconds", against: str = "memory"
+) -> tuple[Point, ...]:
     """Return the runs of a model between cost and defect or memory, sorted by cost; all tolerances together.
 
     Parameters
@@ -140,7 +142,13 @@ def growth(comparison: Comparison, measure: str = "seconds", tolerance: float | 
     for run in comparison.runs:
         model = comparison.models.get(run.model)
         paid = cost(run, measure)
-        if run.label in found and run.tolerance == tolerance and model is not None and model.states and 0 < paid < math.inf:
+        if (
+            run.label in found
+            and run.tolerance == tolerance
+            and model is not None
+            and model.states
+            and 0 < paid < math.inf
+        ):
             found[run.label].append((float(model.states), paid))
     return tuple(_fitted(label, sorted(points)) for label, points in found.items() if points)
 
