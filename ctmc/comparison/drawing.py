@@ -18,7 +18,7 @@ MEBIBYTE = 2**20
 UNITS = {
     "products": "products with the generator",
     "seconds": "seconds",
-    "memory": "memory beside the interpreter (MiB)",
+    "memory": "memory (MiB)",
     "defect": "certified defect",
     "distance": "distance from the reference",
 }
@@ -36,6 +36,8 @@ WIDTH = 7.2
 _SMALL = 8
 _LETTER = 0.066
 """Inches that a letter of 8 points takes, on average."""
+_HANDLE = 0.55
+"""Inches that the piece of line before a name takes, with its margins."""
 _LONGEST = 64
 """Letters of a name in a legend."""
 
@@ -127,19 +129,22 @@ class Sheet:
         count = max(len(self.panels), 1)
         self.columns = 1 if count == 1 else 2 if count <= 4 else 3
         self.rows = -(-count // self.columns)
-        entries = shortened(list(self.legend))
+        behind = max(map(len, self.captions.values()), default=0)
+        # many solvers stand in two columns at least
+        room = _LONGEST if len(self.legend) <= 4 else int((WIDTH / 2 - _HANDLE) / _LETTER) - behind
         self.entries = [
-            f"{entry} {self.captions[label]}" if label in self.captions else entry
-            for entry, label in zip(entries, self.legend, strict=True)
+            f"{entry} {self.captions.get(label, '')}".rstrip()
+            for entry, label in zip(shortened(list(self.legend), room), self.legend, strict=True)
         ]
         longest = max(map(len, self.entries), default=1)
-        self.in_a_row = max(1, int(WIDTH / (_LETTER * longest + 0.55)))
+        self.in_a_row = max(1, int(WIDTH / (_LETTER * longest + _HANDLE)))
         legend_rows = -(-len(self.entries) // self.in_a_row)
-        headings = shortened(list(self.panels), int(WIDTH / self.columns / (_LETTER * 1.15)) - 6)
+        letters = int(WIDTH / self.columns / (_LETTER * 1.15)) - 6
+        headings = [textwrap.wrap(name, letters)[:2] for name in shortened(list(self.panels), 2 * letters - 4)]
         lines = textwrap.wrap(printable(self.title), 84) or [""]
-        small = [line for note in self.notes if note for line in textwrap.wrap(printable(note), 100)]
+        self.small = [line for note in self.notes if note for line in textwrap.wrap(printable(note), 110)]
         panel = self.height if self.columns == 1 else 2.6 if self.columns == 2 else 2.2
-        extra = 0.17 * legend_rows + 0.22 * len(lines) + 0.16 * len(small) + 0.15
+        extra = 0.17 * legend_rows + 0.22 * len(lines) + 0.15 * len(self.small) + 0.15
         self.figure = new_figure((WIDTH, panel * self.rows + extra))
         self.axes = list(self.figure.subplots(self.rows, self.columns, squeeze=False).ravel())
         for axes in self.axes[count:]:
@@ -147,10 +152,8 @@ class Sheet:
         self.axes = self.axes[:count]
         if len(self.panels) > 1:
             for axes, heading in zip(self.axes, headings, strict=True):
-                axes.set_title(inert(heading), fontsize=9)
+                axes.set_title("\n".join(map(inert, heading)), fontsize=9)
         self.figure.suptitle("\n".join(map(inert, lines)), fontsize=11)
-        if small:  # under the title of the only panel, or at its place
-            self.figure.supxlabel("\n".join(map(inert, small)), fontsize=_SMALL, color="0.3")
 
     def finish(self, path: Any = None) -> Any:
         """Add the legend, write the figure where a path is given, and return it."""
@@ -159,17 +162,16 @@ class Sheet:
         for axes in self.axes:
             plain_axes(axes)
             axes.tick_params(labelsize=_SMALL)
+        notes = "\n".join(map(inert, self.small))
         if self.entries:
             handles = [Line2D([], [], linewidth=1.4, markersize=4, **style) for style in self.legend.values()]
-            self.figure.legend(
-                handles,
-                [inert(entry) for entry in self.entries],
-                loc="outside lower center",
-                ncols=self.in_a_row,
-                fontsize=_SMALL,
-                frameon=False,
-                handlelength=2.6,
-            )
+            legend = self.figure.legend(
+                handles, [inert(entry) for entry in self.entries], loc="outside lower center", ncols=self.in_a_row,
+                fontsize=_SMALL, frameon=False, handlelength=2.6, title=notes, title_fontsize=_SMALL,
+            )  # fmt: skip
+            legend.get_title().set_color("0.3")
+        elif notes:
+            self.figure.supxlabel(notes, fontsize=_SMALL, color="0.3")
         if path is not None:
             write_figure(self.figure, Path(path))
         return self.figure
@@ -211,30 +213,51 @@ def say(axes: Any, text: str) -> None:
     axes.set_yticks([])
 
 
-def logarithmic(axis: Any) -> None:
-    """Make an axis logarithmic, with labels at 1, 2 and 5 where it is short; to be called once all is drawn."""
-    from matplotlib.ticker import FuncFormatter, LogFormatterMathtext, LogLocator, NullFormatter
+def logarithmic(axis: Any, *, most: int = 6, widen: bool = True) -> None:
+    """Make an axis logarithmic, with labels at 1, 2 and 5 where it is short; to be called once all is drawn.
+
+    Parameters
+    ----------
+    axis : matplotlib.axis.Axis
+    most : int
+        Labels at powers of ten.
+    widen : bool
+        Show a decade at least, so that what is almost equal looks so.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes = axis.axes
     is_x = axis.axis_name == "x"
     (axes.set_xscale if is_x else axes.set_yscale)("log")
     low, high = sorted(axes.get_xlim() if is_x else axes.get_ylim())
-    decades = math.log10(high / low) if low > 0 else 1.0
-    powers = LogFormatterMathtext()
-    plain = low >= 1e-4 and high <= 2e5
-
-    def shown(value: float, position: int | None = None) -> str:
-        return f"{value:,.10g}" if plain else str(powers(value, position))
-
-    if decades < 0.7:  # too short even for 1, 2 and 5
-        axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 6, 8)))
-        plain = plain or decades < 0.7
-    elif decades < 2.2:
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    if widen and high < 10 * low:
+        middle = math.sqrt(low * high)
+        low, high = middle / 10**0.5, middle * 10**0.5
+        (axes.set_xlim if is_x else axes.set_ylim)(low, high)
+    decades = math.log10(high / low)
+    plain = low >= 1e-4 and high <= 3e4
+    if decades < 0.7:
+        axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7)))
+    elif decades < 2.2 and plain:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 1.5 else (1, 3)))
     else:
-        axis.set_major_locator(LogLocator(numticks=8))
-    axis.set_major_formatter(FuncFormatter(shown))
+        axis.set_major_locator(LogLocator(subs=(1, 3) if decades < 1.5 else (1,), numticks=most))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}" if plain else _scientific(value)))
     axis.set_minor_formatter(NullFormatter())
+
+
+def _scientific(value: float) -> str:
+    r"""Return a number as a power of ten, with the digits before it where there are any.
+
+    Examples
+    --------
+    >>> _scientific(3e-7), _scientific(1000.0)
+    ('$3\\times10^{-7}$', '$10^{3}$')
+    """
+    digits, _, power = f"{value:.3e}".partition("e")
+    digits = digits.rstrip("0").rstrip(".")
+    before = "" if digits == "1" else rf"{digits}\times"
+    return f"${before}10^{{{int(power)}}}$"
 
 
 def left_out_note(names: Sequence[str]) -> str:

@@ -77,10 +77,10 @@ def draw_defect(
             continue
         axes.axhline(tolerance, color="0.5", linewidth=0.8)
         axes.annotate(
-            "tolerance", (1, tolerance), xycoords=("axes fraction", "data"), xytext=(0, 2), textcoords="offset points",
-            ha="right", fontsize=8, color="0.35",
+            "tolerance", (0.01, tolerance), xycoords=("axes fraction", "data"), xytext=(0, 2), textcoords="offset points",
+            ha="left", fontsize=8, color="0.35",
         )  # fmt: skip
-        logarithmic(axes.xaxis)
+        logarithmic(axes.xaxis, most=7 - sheet.columns)
         logarithmic(axes.yaxis)
     sheet.outer_labels(UNITS[measure], "defect")
     return sheet.finish(path)
@@ -163,9 +163,9 @@ def draw_work_precision(
         if not drawn:
             say(axes, NOTHING)
             continue
-        logarithmic(axes.xaxis)
+        logarithmic(axes.xaxis, most=7 - sheet.columns)
         logarithmic(axes.yaxis)
-    sheet.outer_labels(f"{UNITS[precision]} (more precise to the left)", UNITS[measure])
+    sheet.outer_labels(UNITS[precision], UNITS[measure])
     return sheet.finish(path)
 
 
@@ -221,14 +221,18 @@ def draw_pareto(
             for point in found
         ]
         front = [place for place, point in zip(places, found, strict=True) if point.best]
-        axes.plot(*zip(*front, strict=True), drawstyle="steps-post", color="0.6", linewidth=1.2, zorder=1)
         for place, point in zip(places, found, strict=True):
             face = look[point.run.label]["color"] if point.best else "white"
             axes.plot(
                 *place, markersize=5, markerfacecolor=face, zorder=3 if point.best else 2, **look[point.run.label]
             )
-        logarithmic(axes.xaxis)
+        logarithmic(axes.xaxis, most=7 - sheet.columns)
         logarithmic(axes.yaxis)
+        # the front goes on to the edges: what lies above it and to the right of it is beaten
+        limits = axes.axis()
+        corners = [(front[0][0], limits[3]), *front, (limits[1], front[-1][1])]
+        axes.plot(*zip(*corners, strict=True), drawstyle="steps-post", color="0.6", linewidth=1.2, zorder=1)
+        axes.axis(limits)
     sheet.outer_labels(UNITS[measure], UNITS[against])
     return sheet.finish(path)
 

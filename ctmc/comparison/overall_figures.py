@@ -122,8 +122,8 @@ def _draw_shares(
                 corners, shares, drawstyle="steps-post", linewidth=1.4, markersize=MARKER_SIZE,
                 markevery=list(range(len(steps.values), 0, -every)), **look[steps.label],
             )  # fmt: skip
-        axes.set_xlim(low, high)
-        logarithmic(axes.xaxis)
+        axes.set_xlim(low * (low / high) ** 0.01, high)  # room for the markers at the edge
+        logarithmic(axes.xaxis, most=8, widen=False)
         axes.set_ylim(-0.02, 1.03)
     sheet.outer_labels(x, y)
     return sheet.finish(path)

@@ -98,7 +98,8 @@ def trade_off(
         if x is not None and y is not None and math.isfinite(x) and math.isfinite(y):
             found.append((run, float(x), float(y)))
     found.sort(key=lambda entry: entry[1:])
-    points, least = [], math.inf
+    points: list[Point] = []
+    least = math.inf
     for run, x, y in found:
         # in this order a point is beaten by one before it that is as small in y, unless it is the same point
         best = y < least or bool(points and points[-1].best and (points[-1].x, points[-1].y) == (x, y))
