@@ -11,6 +11,7 @@ from typing import Any
 
 from ctmc.comparison.model_figures import draw_defect, draw_pareto, draw_work_precision
 from ctmc.comparison.overall_figures import draw_profile, draw_quantiles, draw_scaling, draw_targets
+from ctmc.comparison.profiles import MEASURES
 from ctmc.comparison.runs import Comparison
 from ctmc.study.plots import svg_text
 
@@ -40,15 +41,20 @@ class Kind:
         One sentence.
     measures : tuple of str
         By which it is drawn when all are asked for; the first is the default.
+    allowed : tuple of str
+        By which it can be drawn.
     """
 
     draw: Callable[..., Any]
     about: str
     measures: tuple[str, ...]
+    allowed: tuple[str, ...] = MEASURES
 
 
 FIGURES = {
-    "defect": Kind(draw_defect, "How the defect falls with the work, for each model.", ("products", "seconds")),
+    "defect": Kind(
+        draw_defect, "How the defect falls with the work, for each model.", ("products", "seconds"), MEASURES[:2]
+    ),
     "work-precision": Kind(
         draw_work_precision, "What answers cost against how precise they are.", ("seconds", "products")
     ),
@@ -58,7 +64,9 @@ FIGURES = {
     "quantiles": Kind(
         draw_quantiles, "What the n-th cheapest problem of each solver has cost.", ("seconds", "products")
     ),
-    "targets": Kind(draw_targets, "Work to reach the defects 1e-4 .. 1e-12, over all models.", ("products", "seconds")),
+    "targets": Kind(
+        draw_targets, "Work to reach the defects 1e-4 .. 1e-12, over all models.", ("products", "seconds"), MEASURES[:2]
+    ),
     "pareto": Kind(draw_pareto, "Time against memory, with the front of those that none beats in both.", ("seconds",)),
     "scaling": Kind(draw_scaling, "How cost grows with the number of states, with exponents.", ("seconds", "memory")),
 }

@@ -26,6 +26,9 @@ from ctmc.comparison.profiles import MEASURES, check_measure, cost, costs
 from ctmc.comparison.runs import Comparison, Run
 from ctmc.comparison.trends import trade_off
 
+PER_MODEL = ("defect", "work-precision", "pareto")
+"""Names of these figures."""
+
 
 def draw_defect(
     comparison: Comparison, path: Any = None, *, measure: str = "products", models: Sequence[str] | None = None
@@ -92,11 +95,14 @@ def _draw_history(axes: Any, run: Run, measure: str, style: Mapping[str, Any]) -
     seen = np.isfinite(history["defect"]) & (history["defect"] >= 0)
     x = np.maximum(history[measure][seen].astype(float), LEAST[measure])
     y = np.maximum(history["defect"][seen], LEAST["defect"])
-    axes.plot(x, y, color=style["color"], linestyle=style["linestyle"], linewidth=1.2)
     known = run.products if measure == "products" else run.median_seconds
-    if run.defect is None or known is None:
+    end: tuple[float, float] | None = None
+    if run.defect is not None and known is not None:
+        end = max(float(known), LEAST[measure]), max(run.defect, LEAST["defect"])
+        x, y = np.append(x, end[0]), np.append(y, end[1])
+    axes.plot(x, y, color=style["color"], linestyle=style["linestyle"], linewidth=1.2)
+    if end is None:
         return bool(seen.any())
-    end = max(float(known), LEAST[measure]), max(run.defect, LEAST["defect"])
     if run.converged:
         axes.plot(*end, marker=style["marker"], color=style["color"], markersize=5, linestyle="none")
     else:

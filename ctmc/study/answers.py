@@ -127,7 +127,7 @@ def _restored(path: Path, problem: Any, question: Mapping[str, Any]) -> Found:
         return Found(None, "the model's content changed", "the stored answer is of another model.")
     if stored.status in _UNFINISHED:
         return Found(None, "unfinished before", f"{stored.status.name}: {stored.reason}")
-    solution = _solution(problem, stored)
+    solution = solution_of(problem, stored)
     if stored.status is not Status.CONVERGED:
         return Found(solution, "failed before", f"{stored.status.name}: {stored.reason}", path)
     if not isinstance(problem, Stationary):
@@ -139,7 +139,8 @@ def _restored(path: Path, problem: Any, question: Mapping[str, Any]) -> Found:
     return Found(solution, "reused", f"{path.name}, its certificate recomputed: {proof.reason}", path)
 
 
-def _solution(problem: Any, stored: StoredSolution) -> Solution:
+def solution_of(problem: Any, stored: StoredSolution) -> Solution:
+    """Return a stored answer as a solution of the problem that it is of; nothing is proved anew."""
     names = ("value", "status", "reason", "defect", "history", "seconds", "products", "solver", "error_bound")
     known = {name: getattr(stored, name) for name in (*names, "variances", "variance_bounds", "intervals")}
     if not isinstance(problem, FirstPassage):
