@@ -89,26 +89,30 @@ def _listed() -> list[tuple[str, str, str]]:
 def _jobs(source: str, figure: str | None, measure: str | None, names: list[str], model: str | None) -> Jobs:
     """Yield what is to be drawn; everything that is wrong with the request is found before the first figure."""
     from ctmc.comparison.files import KIND
-    from ctmc.storage import read_info
+    from ctmc.storage.container import read_container
+    from ctmc.storage.models import MODEL_KINDS
 
-    info = read_info(source)
-    if info["kind"] == KIND:
+    found = read_container(source, (KIND, "solution", *MODEL_KINDS), only=()).kind
+    if found == KIND:
         if model is not None:
             raise ModelError(f"--model is given, but {printable(source)} is a comparison.")
         yield from _of_comparison(source, figure, measure, names)
     else:
         if measure is not None:
             raise ModelError(f"--measure belongs to comparisons, but {printable(source)} is none.")
-        yield from _of_answer(_solution(source, str(info["kind"]), model), figure, names)
+        yield from _of_answer(_solution(source, found, model), figure, names)
 
 
 def _of_comparison(source: str, figure: str | None, measure: str | None, names: list[str]) -> Jobs:
     from ctmc.comparison.figures import FIGURES
     from ctmc.comparison.files import load_comparison
     from ctmc.comparison.model_figures import PER_MODEL
+    from ctmc.comparison.profiles import check_measure
 
     if figure is not None and figure not in FIGURES:
         raise _no_figure(figure, FIGURES)
+    if measure is not None:
+        check_measure(measure)
     if names and figure not in PER_MODEL:
         raise ModelError(f"--name chooses models for the figures {', '.join(PER_MODEL)} with --figure.")
     comparison = load_comparison(source)
@@ -155,12 +159,10 @@ def _solution(source: str, kind: str, model: str | None) -> Any:
 
     if kind == "solution":
         path, of = Path(source), _model_of(Path(source), model)
-    elif kind in ("generator", "qbd", "variant"):
+    else:
         if model is not None:
             raise ModelError(f"--model is given, but {printable(source)} is a model itself.")
         path, of = _answer_beside(source), Path(source)
-    else:
-        raise ModelError(f"{printable(source)} is a {printable(kind)}; allowed are comparisons, models and solutions.")
     stored = load_solution(path)
     if stored.status.name != "CONVERGED":
         raise ModelError(f"{printable(path)} is no certified answer: {stored.status.name}.")

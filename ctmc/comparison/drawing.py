@@ -67,7 +67,7 @@ def shortened(names: Sequence[str], width: int = _LONGEST) -> list[str]:
     Examples
     --------
     >>> shortened(["gauss_seidel(relaxation=0.8)", "gth"], 15)
-    ['gauss_s…ion=0.8', 'gth']
+    ['gauss_s…on=0.8)', 'gth']
     """
     shown = [printable(name) for name in names]
     begin = width // 2
@@ -87,7 +87,7 @@ def chosen_models(comparison: Comparison, models: Sequence[str] | None) -> tuple
     StudyError
         There are more than fit.
     """
-    every = list(dict.fromkeys(run.model for run in comparison.runs))
+    every = list(dict.fromkeys(run.model for run in comparison.runs)) or [""]
     if models is None:
         more = f"The first {MOST_PANELS} of {len(every)} models." if len(every) > MOST_PANELS else ""
         return every[:MOST_PANELS], more

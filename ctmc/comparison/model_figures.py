@@ -208,7 +208,7 @@ def draw_pareto(
     check_measure(against, ("defect", *MEASURES))
     shown, more = chosen_models(comparison, models)
     left_out = costs(comparison, "products").left_out if "products" in (measure, against) else ()
-    points = {model: trade_off(comparison, model, measure, against) for model in shown}
+    points = {model: trade_off(comparison, model, measure, against) if comparison.runs else () for model in shown}
     drawn = {point.run.label for found in points.values() for point in found}
     look = {
         label: style | {"linestyle": "none"}
@@ -244,4 +244,4 @@ def draw_pareto(
 
 
 def _with_model(title: str, models: Sequence[str]) -> str:
-    return f"{title}, {models[0]}" if len(models) == 1 else title
+    return f"{title}, {models[0]}" if len(models) == 1 and models[0] else title

@@ -30,7 +30,7 @@ _MOST_PANELS = 12
 _MOST_BARS = 80
 _MOST_VALUES = 2000
 """Of a variable in a heat map; a picture has no more points."""
-_BEYOND = 1e-6
+_BEYOND = 1e-4
 """Values with less probability beyond them are not shown in a marginal."""
 _DEEPEST = 1e-12
 """Of the tail of the levels, and of a cell of a heat map relative to the largest."""
@@ -105,7 +105,7 @@ def draw_marginals(solution: Solution, path: Any = None, *, names: Sequence[str]
     --------
     >>> import ctmc
     >>> queue = ctmc.build("birth_death", births=[1.0], deaths=[1.0])
-    >>> [bar.get_height() for bar in draw_marginals(ctmc.solve(ctmc.Stationary(queue))).axes[0].patches]
+    >>> [float(bar.get_height()) for bar in draw_marginals(ctmc.solve(ctmc.Stationary(queue))).axes[0].patches]
     [0.5, 0.5]
     """
     check_picture("figure.svg" if path is None else path)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ctmc.errors import printable
+from ctmc.errors import StorageError, printable
 
 if TYPE_CHECKING:
     from ctmc.study.run import History
@@ -60,7 +60,12 @@ def write_figure(figure: Any, path: Path) -> None:
     from ctmc.storage.atomic import replace_file
 
     kind = {".svg": "svg", ".pdf": "pdf"}.get(path.suffix.lower(), "png")
-    replace_file(path, lambda temporary: _save(figure, temporary, kind), overwrite=is_ours(path))
+    ours = is_ours(path)
+    if path.is_file() and not ours:
+        raise StorageError(
+            f"Cannot write {printable(path)}: it exists already and was not drawn by ctmc; take another name."
+        )
+    replace_file(path, lambda temporary: _save(figure, temporary, kind), overwrite=ours)
 
 
 def svg_text(figure: Any) -> str:
