@@ -129,7 +129,7 @@ class Sheet:
         count = max(len(self.panels), 1)
         self.columns = 1 if count == 1 else 2 if count <= 4 else 3
         self.rows = -(-count // self.columns)
-        behind = max(map(len, self.captions.values()), default=0)
+        behind = max((len(caption) + 1 for caption in self.captions.values()), default=0)
         # many solvers stand in two columns at least
         room = _LONGEST if len(self.legend) <= 4 else int((WIDTH / 2 - _HANDLE) / _LETTER) - behind
         self.entries = [

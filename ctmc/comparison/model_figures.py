@@ -70,7 +70,9 @@ def draw_defect(
     left_out = costs(comparison, measure).left_out
     look = looks(comparison, [label for label in comparison.labels if label not in left_out])
     title = f"{comparison.title}: defect against {BY[measure]}"
-    sheet = Sheet(_with_model(title, shown), shown, look, notes=(more, left_out_note(left_out)))
+    crosses = any(run.model in shown and run.label in look and not run.converged for run in comparison.runs)
+    note = "Cross: the defect of a run without a certified answer." if crosses else ""
+    sheet = Sheet(_with_model(title, shown), shown, look, notes=(note, more, left_out_note(left_out)))
     for axes, model in zip(sheet.axes, shown, strict=False):
         runs = [run for run in comparison.runs if run.model == model and run.label in look]
         tolerance = min((run.tolerance for run in runs), default=0.0)

@@ -84,7 +84,7 @@ def draw_targets(
     begin(path)
     found = targets_reached(comparison, measure, targets)
     return _draw_shares(
-        comparison, found, path, measure, f"{BY[measure]} to reach defects of {max(targets):.2g} to {min(targets):.2g}",
+        comparison, found, path, measure, f"{BY[measure]} to reach defects of {_short(max(targets))} to {_short(min(targets))}",
         UNITS[measure], "share of targets reached", None,
     )  # fmt: skip
 
@@ -208,7 +208,9 @@ def draw_scaling(
     dashes = looks(comparison, [one.label for one in found])
     captions = {one.label: _exponent(one.exponent, one.standard_error) for one in found}
     fitted = any(one.exponent is not None for one in found)
-    note = "Behind a name: the exponent of the states in the fitted power, ± its standard error." if fitted else ""
+    note = "Behind a name: the exponent of the states in the fitted power, ± its standard error."
+    if not fitted:
+        note = "Models of one size only, so there is nothing to fit." if found else ""
     notes = (note, left_out_note(costs(comparison, measure).left_out))
     sheet = Sheet(f"{comparison.title}: {BY[measure]} with the number of states", ("",), dashes, captions, notes)
     (axes,) = sheet.axes
@@ -226,6 +228,10 @@ def draw_scaling(
         say(axes, "No run on a model with a known number of states has a certified answer.")
     sheet.outer_labels("states", UNITS[measure])
     return sheet.finish(path)
+
+
+def _short(target: float) -> str:
+    return f"{target:.0e}".replace("e-0", "e-")
 
 
 def _exponent(exponent: float | None, error: float | None) -> str:
