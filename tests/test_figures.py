@@ -227,6 +227,7 @@ def test_what_the_profile_draws():
     )  # fmt: skip
     figure = draw_profile(Comparison("T", "stationary", {}, runs))
     x, y = figure.axes[0].lines
+    assert {x.get_drawstyle(), y.get_drawstyle()} == {"steps-post"}
     assert x.get_xydata().tolist() == [[1, 0], [1, 0.5], [2, 1], [2.2, 1]]
     assert y.get_xydata().tolist() == [[1, 0], [1, 0.5], [2.2, 0.5]]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["x (2 of 2)", "y (1 of 2)"]

@@ -168,7 +168,7 @@ def test_the_defect_of_a_run_that_did_not_converge_counts_by_its_history_only():
 
 def test_every_power_of_ten_is_a_target_of_its_tolerance():
     """1e-12 as a power, as a decimal and divided differ in the last bit."""
-    for tolerance in (1e-12, 10.0**-12, 1 / 10**12, 1e-6 * 1e-6):
+    for tolerance in (1e-12, 1e-6 * 1e-6, np.nextafter(1e-12, 1), np.nextafter(1e-12, 0)):
         one = run("A", "x", 5, tolerance=tolerance, defect=tolerance, history=history())
         (steps,) = targets_reached(compared(one))
         assert (len(steps.values), steps.total) == (len(TARGETS), len(TARGETS))

@@ -107,15 +107,13 @@ class Sheet:
     ----------
     title : str
     panels : sequence of str
-        Headings; that of a single one is put into the title.
+        Headings; that of a single one is not shown.
     legend : mapping of str to dict
         Label -> style, as `styles` returns; all of them get a line in the legend.
     captions : mapping of str to str
         What stands in the legend behind a label.
-    notes : list of str
-        Sentences below the title.
-    height : float
-        Of a panel, in inches.
+    notes : sequence of str
+        Sentences above the legend.
     """
 
     title: str
@@ -123,7 +121,6 @@ class Sheet:
     legend: Mapping[str, Mapping[str, Any]]
     captions: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
-    height: float = 3.4
 
     def __post_init__(self) -> None:
         count = max(len(self.panels), 1)
@@ -140,10 +137,10 @@ class Sheet:
         self.in_a_row = max(1, int(WIDTH / (_LETTER * longest + _HANDLE)))
         legend_rows = -(-len(self.entries) // self.in_a_row)
         letters = int(WIDTH / self.columns / (_LETTER * 1.15)) - 6
-        headings = [textwrap.wrap(name, letters)[:2] for name in shortened(list(self.panels), 2 * letters - 4)]
+        headings = [textwrap.wrap(name, letters) for name in shortened(list(self.panels), 2 * letters - 4)]
         lines = textwrap.wrap(printable(self.title), 84) or [""]
         self.small = [line for note in self.notes if note for line in textwrap.wrap(printable(note), 110)]
-        panel = self.height if self.columns == 1 else 2.6 if self.columns == 2 else 2.2
+        panel = 3.4 if self.columns == 1 else 2.6 if self.columns == 2 else 2.2
         extra = 0.17 * legend_rows + 0.22 * len(lines) + 0.15 * len(self.small) + 0.15
         self.figure = new_figure((WIDTH, panel * self.rows + extra))
         self.axes = list(self.figure.subplots(self.rows, self.columns, squeeze=False).ravel())

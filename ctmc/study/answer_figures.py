@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +68,9 @@ def _chosen(solution: Solution, names: Sequence[str]) -> list[tuple[str, str, in
         elif name in solution.problem.model.all_rewards:
             found.append((name, name, None))
         else:
-            raise ModelError(f"there is no variable {printable(name)!r}; allowed are {', '.join(known)}, and rewards.")
+            raise ModelError(
+                f"there is no variable {printable(name)!r}; allowed are {', '.join(map(printable, known))}, and rewards."
+            )
     return found
 
 
@@ -173,7 +176,9 @@ def joint(solution: Solution, first: str, second: str) -> np.ndarray:
             values = np.asarray(reward.evaluate(states, positions), dtype=float)
             if values.ndim == 2:
                 if index is None and values.shape[1] > 1:
-                    raise ModelError(f"{printable(label)} has {values.shape[1]} components; take one, {label}[0].")
+                    raise ModelError(
+                        f"{printable(label)} has {values.shape[1]} components; take one, {printable(label)}[0]."
+                    )
                 values = values[:, index or 0]
             bad = (values != np.floor(values)) | (values < 0) | (values >= _MOST_VALUES)
             if bad[weights > 0].any():
@@ -311,7 +316,7 @@ def _finished(figure: Any, title: str, path: Any) -> Any:
     for axes in figure.axes:
         if axes.get_label() != "<colorbar>" and axes.get_visible():
             plain_axes(axes)
-    figure.suptitle(inert(title), fontsize=11)
+    figure.suptitle("\n".join(map(inert, textwrap.wrap(printable(title), 80))), fontsize=11)
     if path is not None:
         write_figure(figure, Path(path))
     return figure
