@@ -108,7 +108,10 @@ def check_layout(name, figure):
 @pytest.mark.parametrize("case", CASES)
 def test_every_figure_of_every_case(case):
     """Warnings are errors here; what is empty says so."""
-    for name, kind in FIGURES.items():
+    # the others have one panel however many models there are
+    names = PER_MODEL if case == "more models than panels" else FIGURES
+    for name in names:
+        kind = FIGURES[name]
         figure = kind.draw(CASES[case], measure=kind.measures[0])
         figure.draw_without_rendering()
         assert figure.get_size_inches()[0] == pytest.approx(7.2)
