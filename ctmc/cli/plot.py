@@ -155,7 +155,7 @@ def _no_figure(name: str, known: Any) -> UnknownNameError:
 def _solution(source: str, kind: str, model: str | None) -> Any:
     """Return the answer in a file, or the long-run one that is kept beside a model."""
     from ctmc.storage import load, load_solution
-    from ctmc.study.answer_figures import restored
+    from ctmc.study.answers import restored
 
     if kind == "solution":
         path, of = Path(source), _model_of(Path(source), model)

@@ -13,17 +13,8 @@ import numpy as np
 
 from ctmc.errors import ModelError, printable
 from ctmc.model.matrix_geometric import MatrixGeometric
-from ctmc.problem import (
-    PROBLEMS,
-    AccumulatedReward,
-    DiscountedReward,
-    FirstPassage,
-    Stationary,
-    Transient,
-)
+from ctmc.problem import Stationary
 from ctmc.solution import Solution
-from ctmc.storage.solutions import StoredSolution
-from ctmc.study.answers import solution_of
 from ctmc.study.pictures import check_picture, draw_answer
 from ctmc.study.plots import COLORS, inert, new_figure, plain_axes, write_figure
 
@@ -366,51 +357,3 @@ ANSWER_FIGURES = {
     ),
 }
 """The figures of one answer by name."""
-
-
-def restored(model: Any, stored: StoredSolution) -> Solution:
-    """Return a stored answer as a solution of its model again; nothing is proved anew.
-
-    Parameters
-    ----------
-    model : Generator or QBD
-    stored : StoredSolution
-
-    Raises
-    ------
-    ModelError
-        The answer is of another model, or its question has a function that is known by name only.
-
-    Examples
-    --------
-    >>> import tempfile, ctmc
-    >>> from ctmc.storage import load, load_solution, save, save_solution
-    >>> queue = ctmc.build("birth_death", births=[1.0], deaths=[1.0])
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = save(f"{folder}/queue.h5", queue)
-    ...     stored = load_solution(save_solution(f"{folder}/queue.h5", ctmc.solve(ctmc.Stationary(queue))))
-    ...     restored(load(f"{folder}/queue.h5"), stored).expected("jobs")
-    0.5
-    """
-    where = printable(stored.path)
-    if model.content_hash != stored.model_hash:
-        raise ModelError(f"{where} is an answer of another model.")
-    if stored.problem not in PROBLEMS:
-        raise ModelError(f"{where} has the problem {printable(stored.problem)!r}; allowed are {', '.join(PROBLEMS)}.")
-    if stored.functions:
-        raise ModelError(
-            f"{where} has a function as its {' and '.join(stored.functions)}, which is known by name only."
-        )
-    kind = PROBLEMS[stored.problem]
-    asked: dict[str, Any] = {"tolerance": stored.tolerance, "initial": stored.initial}
-    if kind in (Transient, AccumulatedReward):
-        asked["times"] = stored.times
-    if kind in (Transient, AccumulatedReward, DiscountedReward):
-        asked["reward"] = stored.reward or None
-    if kind in (AccumulatedReward, DiscountedReward, FirstPassage):
-        asked["moments"] = stored.moments
-    if kind is DiscountedReward:
-        asked["discount"] = stored.discount
-    if kind is FirstPassage:
-        asked |= {"target": stored.target, "avoid": stored.avoid}
-    return solution_of(kind(model, **asked), stored)
