@@ -33,6 +33,7 @@ COMMANDS = {
     "run": ("run", "Run a study: build, solve, verify, and print one table."),
     "compare": ("compare", "Compare solvers on models, each run in a process of its own."),
     "store": ("store", "Look after the models and answers that studies keep."),
+    "plot": ("plot", "Draw the figures of a comparison, or of one answer."),
     "simulate": ("simulate", "Simulate a system, or a stored model."),
     "policy": ("policy", "Find the optimal policy of a model with decisions."),
     "mean-field": ("mean_field", "Find the limit of infinitely many servers."),

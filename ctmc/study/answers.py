@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ctmc import certificate
-from ctmc.errors import StorageError, printable
+from ctmc.errors import ModelError, StorageError, printable
 from ctmc.passage_solution import PassageSolution
-from ctmc.problem import FirstPassage, Stationary
+from ctmc.problem import PROBLEMS, AccumulatedReward, DiscountedReward, FirstPassage, Stationary, Transient
 from ctmc.solution import Outcome, Solution, Status
 from ctmc.solve import solve
 from ctmc.storage import load_solution, read_info
@@ -127,7 +127,7 @@ def _restored(path: Path, problem: Any, question: Mapping[str, Any]) -> Found:
         return Found(None, "the model's content changed", "the stored answer is of another model.")
     if stored.status in _UNFINISHED:
         return Found(None, "unfinished before", f"{stored.status.name}: {stored.reason}")
-    solution = _solution(problem, stored)
+    solution = solution_of(problem, stored)
     if stored.status is not Status.CONVERGED:
         return Found(solution, "failed before", f"{stored.status.name}: {stored.reason}", path)
     if not isinstance(problem, Stationary):
@@ -139,7 +139,8 @@ def _restored(path: Path, problem: Any, question: Mapping[str, Any]) -> Found:
     return Found(solution, "reused", f"{path.name}, its certificate recomputed: {proof.reason}", path)
 
 
-def _solution(problem: Any, stored: StoredSolution) -> Solution:
+def solution_of(problem: Any, stored: StoredSolution) -> Solution:
+    """Return a stored answer as a solution of the problem that it is of; nothing is proved anew."""
     names = ("value", "status", "reason", "defect", "history", "seconds", "products", "solver", "error_bound")
     known = {name: getattr(stored, name) for name in (*names, "variances", "variance_bounds", "intervals", "warm")}
     if not isinstance(problem, FirstPassage):
@@ -152,6 +153,54 @@ def _solution(problem: Any, stored: StoredSolution) -> Solution:
         relative_error_bound=stored.relative_error_bound,
         solve=solve,
     )
+
+
+def restored(model: Any, stored: StoredSolution) -> Solution:
+    """Return a stored answer as a solution of its model again; nothing is proved anew.
+
+    Parameters
+    ----------
+    model : Generator or QBD
+    stored : StoredSolution
+
+    Raises
+    ------
+    ModelError
+        The answer is of another model, or its question has a function that is known by name only.
+
+    Examples
+    --------
+    >>> import tempfile, ctmc
+    >>> from ctmc.storage import load, load_solution, save, save_solution
+    >>> queue = ctmc.build("birth_death", births=[1.0], deaths=[1.0])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = save(f"{folder}/queue.h5", queue)
+    ...     stored = load_solution(save_solution(f"{folder}/queue.h5", ctmc.solve(ctmc.Stationary(queue))))
+    ...     restored(load(f"{folder}/queue.h5"), stored).expected("jobs")
+    0.5
+    """
+    where = printable(stored.path)
+    if model.content_hash != stored.model_hash:
+        raise ModelError(f"{where} is an answer of another model.")
+    if stored.problem not in PROBLEMS:
+        raise ModelError(f"{where} has the problem {printable(stored.problem)!r}; allowed are {', '.join(PROBLEMS)}.")
+    if stored.functions:
+        raise ModelError(
+            f"{where} has a function as its {' and '.join(stored.functions)}, which is known by name only."
+        )
+    kind = PROBLEMS[stored.problem]
+    asked: dict[str, Any] = {"tolerance": stored.tolerance, "initial": stored.initial}
+    if kind in (Transient, AccumulatedReward):
+        asked["times"] = stored.times
+    if kind in (Transient, AccumulatedReward, DiscountedReward):
+        asked["reward"] = stored.reward or None
+    if kind in (AccumulatedReward, DiscountedReward, FirstPassage):
+        asked["moments"] = stored.moments
+    if kind is DiscountedReward:
+        asked["discount"] = stored.discount
+    if kind is FirstPassage:
+        asked |= {"target": stored.target, "avoid": stored.avoid}
+    return solution_of(kind(model, **asked), stored)
 
 
 def _reason(question: Mapping[str, Any], known: list[dict[str, Any]]) -> Found:

@@ -119,7 +119,7 @@ def _draw_course(axes: Any, numbers: list[Number], problem: Any, label: str) -> 
     spreads = {number.name: number for number in numbers if number.name.startswith("variance(")}
     means = [number for number in numbers if number.order == 1]
     every = problem.initial is None
-    times = problem.times
+    times, proven = problem.times, 0.0
     styles = zip(cycle(COLORS), cycle(STYLES), cycle(MARKERS), strict=False)
     for number, (color, style, marker) in zip(means, styles, strict=False):
         values = number.values[:, 0] if every else number.values
@@ -134,6 +134,10 @@ def _draw_course(axes: Any, numbers: list[Number], problem: Any, label: str) -> 
             if len(times) == 1:
                 axes.errorbar(times, values, deviation, color=color, capsize=4)
             axes.fill_between(times, values - deviation, values + deviation, color=color, alpha=0.15, linewidth=0)
+        if spread is None and not every and number.bounds is not None and np.isfinite(number.bounds).all():
+            bounds = np.broadcast_to(number.bounds, np.shape(values))
+            axes.fill_between(times, values - bounds, values + bounds, color=color, alpha=0.25, linewidth=0)
+            proven = max(proven, float(bounds.max(initial=0.0)))
         axes.plot(
             times, values, color=color, linestyle=style, linewidth=1.8,
             marker=marker if len(times) <= _MOST_MARKERS else None, markersize=4.5, label=inert(number.name),
@@ -146,6 +150,8 @@ def _draw_course(axes: Any, numbers: list[Number], problem: Any, label: str) -> 
         notes.append(f"line: from {first}; band: least to largest over all starts")
     elif spreads:
         notes.append("band: one standard deviation" if len(times) > 1 else "bar: one standard deviation")
+    elif proven:
+        notes.append(f"band: proven error, at most {proven:.1e}")
     axes.set_xlabel("\n".join([TIME, *map(inert, notes)]), fontsize=11)
     axes.set_ylabel(inert(_unit(problem, [number.name for number in means], label)), fontsize=11)
     axes.legend(fontsize=10, frameon=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import warnings
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ctmc.errors import printable
+from ctmc.errors import StorageError, printable
 
 if TYPE_CHECKING:
     from ctmc.study.run import History
@@ -58,12 +60,39 @@ def write_figure(figure: Any, path: Path) -> None:
     from ctmc.storage.atomic import replace_file
 
     kind = {".svg": "svg", ".pdf": "pdf"}.get(path.suffix.lower(), "png")
-    metadata = {"Software" if kind == "png" else "Creator": SIGNATURE}
+    ours = is_ours(path)
+    if path.is_file() and not ours:
+        raise StorageError(
+            f"Cannot write {printable(path)}: it exists already and was not drawn by ctmc; take another name."
+        )
+    replace_file(path, lambda temporary: _save(figure, temporary, kind), overwrite=ours)
 
-    def write(temporary: Path) -> None:
-        figure.savefig(temporary, format=kind, dpi=150, metadata=metadata)
 
-    replace_file(path, write, overwrite=is_ours(path))
+def svg_text(figure: Any) -> str:
+    """Return a figure as the text of an SVG document, the same text each time, with letters as outlines.
+
+    Examples
+    --------
+    >>> figure = new_figure((2.0, 1.0))
+    >>> svg_text(figure) == svg_text(figure)
+    True
+    """
+    buffer = io.BytesIO()
+    _save(figure, buffer, "svg")
+    return buffer.getvalue().decode("utf-8")
+
+
+def _save(figure: Any, target: Any, kind: str) -> None:
+    """Save a figure without the time and without random names of its parts, so that equal figures are equal files."""
+    import matplotlib
+
+    metadata: dict[str, Any] = {"Software" if kind == "png" else "Creator": SIGNATURE}
+    if kind != "png":
+        metadata["Date" if kind == "svg" else "CreationDate"] = None
+    with matplotlib.rc_context({"svg.hashsalt": SIGNATURE, "svg.fonttype": "path"}), warnings.catch_warnings():
+        # letters that the font does not have are boxes
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure.savefig(target, format=kind, dpi=150, metadata=metadata)
 
 
 def plain_axes(axes: Any) -> None:
