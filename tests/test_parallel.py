@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from ctmc.cli import main
-from ctmc.cli.task_table import task_table
+from ctmc.cli.live import LiveTable
+from ctmc.cli.output import Output
 from ctmc.errors import StudyError
 from ctmc.storage.container import read_container
 from ctmc.study import Watcher, parse_study, run_study
@@ -516,16 +517,21 @@ def test_a_dask_cluster_of_two_workers_gives_the_same_rows():
 # ---- what is shown ----------------------------------------------------------------------------------------------------
 
 
-def test_the_live_table():
-    from rich.console import Console
-
-    console = Console(width=80)
-    with console.capture() as captured:
-        console.print(task_table(["[bold]a", "b\x1b[2J"], 3, 1, 9, 60.0))
-        console.print(task_table([str(k) for k in range(20)], 0, 0, 20, 1.0))
-    lines = captured.get().splitlines()
-    assert [line.split() for line in lines[:3]] == [
-        ["running", "finished", "failed", "time", "left"], ["[bold]a", "3", "of", "9", "1", "2", "min"], ["b\\x1b[2J"]
-    ]  # fmt: skip
-    assert lines[-1].strip() == "and 12 more"
-    assert "?" in lines[4]
+def test_the_live_table(monkeypatch, capsys):
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    table = LiveTable(Output(), "tasks")
+    assert table.active
+    table.show(["[bold]a", "b\x1b[2J"], 3, 1, 9)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("> [bold]a  ")
+    assert lines[1].startswith("> b\\x1b[2J  ")
+    assert lines[2].startswith("3 of 9 tasks, 1 without an answer, about ")
+    table.clear()
+    assert capsys.readouterr().err == "\x1b[3A\x1b[J"
+    table.show([str(k) for k in range(20)], 0, 0, 20)
+    table.look(at_once=True)
+    assert "> and 12 more" in capsys.readouterr().err
+    table.close()
+    assert "\x1b[?25l" not in capsys.readouterr().err  # the cursor is never hidden

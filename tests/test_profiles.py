@@ -15,7 +15,6 @@ from ctmc.comparison.profiles import (
     problems,
     quantiles,
     targets_reached,
-    winners,
     work_until,
 )
 from ctmc.comparison.runs import ComparedModel, Comparison, Run
@@ -62,21 +61,9 @@ def test_performance_profile_by_hand(measure):
     assert found["z"].share(4) == 1 / 3
 
 
-def test_quantiles_and_winners_by_hand():
+def test_quantiles_by_hand():
     found = {steps.label: steps.values.tolist() for steps in quantiles(HAND, "products")}
     assert found == {"x": [10, 30], "y": [15, 20], "z": [60]}
-    rows = [(row.model, row.best, row.second, row.ratio, row.solved, row.tried) for row in winners(HAND, "products")]
-    assert rows == [("A", "x", "y", 2, 2, 3), ("B", "y", "x", 2, 3, 3), ("C", "", "", math.inf, 0, 3)]
-
-
-def test_of_equal_solvers_the_first_wins():
-    (row,) = winners(compared(run("A", "slow", 9), run("A", "x", 4), run("A", "y", 4)), "products")
-    assert (row.best, row.second, row.ratio) == ("x", "y", 1)
-
-
-def test_one_solver_alone_has_no_second():
-    (row,) = winners(compared(run("A", "x", 4), failed("A", "y")), "products")
-    assert (row.best, row.second, row.ratio, row.solved, row.tried) == ("x", "", math.inf, 1, 2)
 
 
 def test_warm_starts_are_solvers_of_their_own_and_tolerances_problems_of_their_own():
@@ -108,8 +95,6 @@ def test_products_leave_out_direct_methods_and_only_those():
 def test_a_cost_of_nothing_is_a_ratio_of_one():
     found = compared(run("A", "x", 10, allocated_bytes=0), run("A", "y", 10, allocated_bytes=4096))
     assert [steps.values.tolist() for steps in performance_profile(found, "memory")] == [[1], []]
-    (row,) = winners(found, "memory")
-    assert (row.best, row.ratio) == ("x", math.inf)
 
 
 def test_profiles_against_brute_force():

@@ -414,14 +414,17 @@ def command(tmp_path, monkeypatch, capsys):
 
 
 def test_the_command_writes_beside_the_file(command, tmp_path):
-    code, out, err = command("compared.h5", "--json")
+    code, out, err = command("compared.h5", "--json", "--no-figures")
     assert (code, err) == (0, "")
     told = json.loads(out)
     assert told["written"] == {"page": "compared.html"}
     assert told["runs"] == 9
     assert (tmp_path / "compared.html").read_text(encoding="utf-8") == report(load_comparison("compared.h5"))
     assert command("compared.h5", "--csv", "runs.csv", "--latex", "runs.tex")[0] == 0
+    pytest.importorskip("matplotlib")
     assert command("compared.h5", "--overwrite", "-o", "compared.html")[0] == 0
+    page = (tmp_path / "compared.html").read_text(encoding="utf-8")
+    assert page.count("<figure>") > report(load_comparison("compared.h5")).count("<figure>") + 5
     assert sorted(path.name for path in tmp_path.iterdir()) == ["compared.h5", "compared.html", "runs.csv", "runs.tex"]
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 
 from ctmc.cli.output import Output
 from ctmc.cli.progress import duration
 from ctmc.errors import printable
 
 _INTERVAL = 0.25
+_NAMED = 8
+"""Most running steps that are named."""
 
 
 class LiveTable:
@@ -37,7 +40,7 @@ class LiveTable:
         self._begin = time.monotonic()
         self._shown = -1e9
         self._height = 0
-        output.progress = self  # type: ignore[assignment]  # it has `clear`, which is all that is asked
+        output.progress = self
 
     def planned(self, total: int, known: int) -> None:
         """Take note of the number of steps, and of how many of them are known from before."""
@@ -60,6 +63,13 @@ class LiveTable:
         else:
             self.output.news(f"{self.known + self.done}/{self.total}  {line}")
 
+    def show(self, running: Sequence[str], finished: int, failed: int, total: int) -> None:
+        """Show where steps are that somebody else counts; most calls only look at the clock."""
+        now = time.monotonic()
+        self.running = {label: self.running.get(label, (printable(label), now)) for label in running}
+        self.done, self.failed, self.total = finished, failed, total
+        self.look()
+
     def left(self) -> float | None:
         """Return the seconds that are left, as the steps so far have taken."""
         missing = self.total - self.known - self.done
@@ -77,7 +87,9 @@ class LiveTable:
         head += f", {self.failed} without an answer" if self.failed else ""
         head += f", about {duration(left)} left" if left else ""
         lines = [f"  {line}" for line in self.ended_lines]
-        lines += [f"> {label}  {duration(now - since)}" for label, since in self.running.values()]
+        several = list(self.running.values())
+        lines += [f"> {label}  {duration(now - since)}" for label, since in several[:_NAMED]]
+        lines += [f"> and {len(several) - _NAMED:,} more"] if len(several) > _NAMED else []
         lines.append(head)
         width = max(self.console.width - 1, 1)
         text = "\n".join(line[:width] for line in lines)

@@ -16,8 +16,8 @@ from ctmc.errors import printable
 
 if TYPE_CHECKING:
     from ctmc.cli.interrupts import Interrupts
+    from ctmc.cli.live import LiveTable
     from ctmc.cli.progress import Progress
-    from ctmc.cli.task_table import TaskTable
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Output:
     verbose : int
     interrupts : Interrupts
         Whether to stop.
-    progress : Progress, TaskTable or None
+    progress : Progress, LiveTable or None
         What is on the terminal's last line now.
     arguments : list of str
         What the command line was given.
@@ -42,7 +42,7 @@ class Output:
     debug: bool = False
     verbose: int = 0
     interrupts: Interrupts = None  # type: ignore[assignment]  # set by `run`
-    progress: Progress | TaskTable | None = None
+    progress: Progress | LiveTable | None = None
     arguments: list[str] = field(default_factory=list)
     _documents: int = 0
 

@@ -13,10 +13,21 @@ from ctmc.cli.options import file_type
 
 if TYPE_CHECKING:
     from ctmc.cli.output import Output
+    from ctmc.comparison.report import Figure
+    from ctmc.comparison.runs import Comparison
+
+_MANY = 400
+"""Runs above which figures are drawn only if they are asked for: they take seconds and megabytes."""
 
 
 def _report(
-    file: str, page: str | None, csv_file: str | None, latex_file: str | None, parquet_file: str | None, overwrite: bool
+    file: str,
+    page: str | None,
+    csv_file: str | None,
+    latex_file: str | None,
+    parquet_file: str | None,
+    overwrite: bool,
+    figures: bool | None,
 ) -> int:
     from ctmc.comparison import tables
     from ctmc.comparison.files import load_comparison
@@ -33,7 +44,10 @@ def _report(
         tables.require("pandas", "pyarrow")
     comparison = load_comparison(file)
     for name, path in targets.items():
-        writers.get(name, write_report)(path, comparison, overwrite=overwrite)
+        if name == "page":
+            write_report(path, comparison, _figures(comparison, figures, output), overwrite=overwrite)
+        else:
+            writers[name](path, comparison, overwrite=overwrite)
     certified = sum(run.converged for run in comparison.runs)
     facts = {
         "title": comparison.title,
@@ -47,6 +61,26 @@ def _report(
     else:
         output.facts([*facts.items(), *targets.items()])
     return 0
+
+
+def _figures(comparison: Comparison, asked: bool | None, output: Output) -> list[Figure]:
+    """Return the figures of the page, as far as they were asked for and can be drawn."""
+    from ctmc.comparison.report import Figure
+
+    if asked is False:
+        return []
+    if asked is None and len(comparison.runs) > _MANY:
+        output.news(f"No figures but the two charts, as there are more than {_MANY:,} runs; --figures draws them.")
+        return []
+    try:
+        from ctmc.comparison.figures import draw_all, svg_text
+
+        return [Figure(name, about, svg_text(figure)) for name, about, figure in draw_all(comparison)]
+    except ImportError:
+        output.news(
+            "No figures but the two charts: the others need matplotlib, python -m pip install 'ctmc-lab[plots]'."
+        )
+        return []
 
 
 def _check(file: str, targets: dict[str, str], overwrite: bool) -> None:
@@ -88,6 +122,11 @@ command = Command(
             type=file_type(),
             metavar="TABLE",
             help="Write every run as a row of Parquet; needs the extra dataframe.",
+        ),
+        click.Option(
+            ["--figures/--no-figures"],
+            default=None,
+            help=f"Put all figures of 'ctmc plot' into the page; default: up to {_MANY} runs.",
         ),
         click.Option(["--overwrite"], is_flag=True, help="Replace existing files."),
     ],

@@ -48,8 +48,8 @@ def _run(
 
 
 def _watcher(out: Output) -> Any:
+    from ctmc.cli.live import LiveTable
     from ctmc.cli.progress import Progress, monitor_for
-    from ctmc.cli.task_table import TaskTable
     from ctmc.study.run import Watcher
 
     class Terminal(Watcher):
@@ -57,7 +57,7 @@ def _watcher(out: Output) -> Any:
 
         def __init__(self) -> None:
             self.progress: Progress | None = None
-            self.tasks_table: TaskTable | None = None
+            self.tasks_table: LiveTable | None = None
 
         def step(self, number: int, total: int, label: str, tolerance: float | None) -> Any:
             self.close()
@@ -66,7 +66,7 @@ def _watcher(out: Output) -> Any:
 
         def tasks(self, running: Sequence[str], finished: int, failed: int, total: int) -> None:
             if self.tasks_table is None:
-                self.tasks_table = TaskTable(out)
+                self.tasks_table = LiveTable(out, "tasks")
             self.tasks_table.show(running, finished, failed, total)
 
         def finished(self, label: str, seconds: float, failed: bool) -> None:

@@ -75,37 +75,6 @@ class Steps:
         return float(np.searchsorted(self.values, x, side="right")) / self.total if self.total else 0.0
 
 
-@dataclass(frozen=True)
-class Winner:
-    """Which solver is best on a problem, and by how much.
-
-    Attributes
-    ----------
-    model : str
-    tolerance : float
-    best : str
-        '' where no solver has a certified answer.
-    cost : float
-    second : str
-        '' where one solver alone has an answer.
-    second_cost : float
-    ratio : float
-        Of the second to the best; infinite where there is no second.
-    solved, tried : int
-        Numbers of solvers.
-    """
-
-    model: str
-    tolerance: float
-    best: str
-    cost: float
-    second: str
-    second_cost: float
-    ratio: float
-    solved: int
-    tried: int
-
-
 def check_measure(measure: str, allowed: Sequence[str] = MEASURES) -> None:
     """Complain about a measure that does not exist.
 
@@ -316,34 +285,3 @@ def work_until(run: Run, target: float, measure: str = "products") -> float:
     if run.defect is not None and run.defect <= target * (1 + 1e-9):
         works.append(cost(run, measure))
     return min(works, default=math.inf)
-
-
-def winners(comparison: Comparison, measure: str = "seconds") -> tuple[Winner, ...]:
-    """Return for each problem the best solver, the second, and by how much; of equal ones the first in order.
-
-    Parameters
-    ----------
-    comparison : Comparison
-    measure : str
-        One of `MEASURES`.
-
-    Examples
-    --------
-    >>> solved = dict(tolerance=1e-12, status="CONVERGED")
-    >>> runs = (Run("queue", "gth", seconds=(3.0,), **solved), Run("queue", "gmres", seconds=(2.0,), **solved))
-    >>> [(winner.best, winner.second, winner.ratio) for winner in winners(Comparison("", "stationary", {}, runs))]
-    [('gmres', 'gth', 1.5)]
-    """
-    table = costs(comparison, measure)
-    tried = {(run.model, run.tolerance, run.label) for run in comparison.runs}
-    found = []
-    for (model, tolerance), paid in zip(table.problems, table.values, strict=True):
-        order = [k for k in np.argsort(paid, kind="stable").tolist() if np.isfinite(paid[k])]
-        names = [*(table.labels[k] for k in order[:2]), "", ""]
-        numbers = [*(float(paid[k]) for k in order[:2]), math.inf, math.inf]
-        ratio = 1.0 if numbers[0] == numbers[1] < math.inf else numbers[1] / numbers[0] if numbers[0] else math.inf
-        if not order:
-            ratio = math.inf
-        count = sum((model, tolerance, label) in tried for label in table.labels)
-        found.append(Winner(model, tolerance, names[0], numbers[0], names[1], numbers[1], ratio, len(order), count))
-    return tuple(found)
