@@ -96,6 +96,24 @@ def _as_text(name: str, value: Any) -> Any:
     return ("yes" if value else "no") if isinstance(value, bool) else value
 
 
+def _comparison(file: str) -> dict[str, Any]:
+    from collections import Counter
+
+    from ctmc.comparison.files import load_comparison
+
+    found = load_comparison(file)
+    ends = Counter(run.status for run in found.runs)
+    return {
+        "title": found.title,
+        "problem": found.problem,
+        "models": list(found.models),
+        "solvers": list(found.labels),
+        "runs": len(found.runs),
+        "status": ", ".join(f"{number:,} {status}" for status, number in ends.most_common()),
+        "disagreements": len(found.disagreements),
+    }
+
+
 def _facts(file: str, structure: bool) -> dict[str, Any]:
     from ctmc.interchange.formats import format_of
     from ctmc.storage import read_info
@@ -111,6 +129,8 @@ def _facts(file: str, structure: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {"file": file, "kind": _KINDS.get(kind, kind)}
     if kind in _KINDS:
         facts |= _model(file, info, sizes, structure)
+    elif kind == "comparison":
+        facts |= _comparison(file)
     else:
         facts |= {name: value for name, value in info.items() if name not in ("about", "kind", "study", "histories")}
     facts.setdefault("bytes_in_memory", loaded_bytes(_stored(file)))

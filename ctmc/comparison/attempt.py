@@ -19,7 +19,7 @@ from ctmc.model.memory import limited_memory
 from ctmc.model.qbd import QBD
 from ctmc.model.recipe import allowed_code
 from ctmc.problem import PROBLEMS, Stationary
-from ctmc.solution import HISTORY, Solution, flat_measures
+from ctmc.solution import HISTORY, Solution, Status, flat_measures
 from ctmc.solve import default_solver, solve
 from ctmc.storage import load_fitting
 from ctmc.threads import limited_threads
@@ -101,8 +101,8 @@ def _attempt(request: Mapping[str, Any], tell: Callable[[str], None], answer: di
     counted = seconds[1:] if len(seconds) > 1 else seconds
     answer |= {
         "status": solution.status.name,
-        "reason": "walltime" if solution.status.name == "TIME_LIMIT" else "",
-        "message": "" if solution.converged else solution.reason,
+        "reason": "walltime" if solution.status is Status.TIME_LIMIT else "",
+        "message": _message(solution, request),
         "ran": solution.solver,
         "defect": _number(solution.defect),
         "iterations": solution.iterations,
@@ -115,6 +115,14 @@ def _attempt(request: Mapping[str, Any], tell: Callable[[str], None], answer: di
         "tolerance": float(problem.tolerance),
     }
     answer |= _compared(solution, request)
+
+
+def _message(solution: Solution, request: Mapping[str, Any]) -> str:
+    if solution.converged:
+        return ""
+    if solution.status is Status.TIME_LIMIT:
+        return f"the limit of {request['time_limit']:g} s came first; {solution.reason}"
+    return solution.reason
 
 
 def facts_of(model: Any) -> dict[str, Any]:

@@ -39,8 +39,9 @@ class Figure:
     Attributes
     ----------
     title : str
+        For those who cannot see it.
     description : str
-        What it shows, for those who cannot see it.
+        What it shows, as a sentence.
     svg : str
         Shown as an image, so that nothing in it runs.
     """

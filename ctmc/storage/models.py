@@ -159,7 +159,7 @@ def read_info(path: str | os.PathLike[str]) -> dict[str, Any]:
     dict
         The manifest, with `kind` and `content_hash`; of a variant the hash of its model in full.
     """
-    container = read_container(path, (*KINDS, variants.KIND, "solution", "study"), only=())
+    container = read_container(path, (*KINDS, variants.KIND, "solution", "study", "comparison"), only=())
     digest = container.content_hash
     if container.kind == variants.KIND:
         with about_file(path):
