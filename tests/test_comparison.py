@@ -229,6 +229,15 @@ def test_an_interrupted_comparison_goes_on(tmp_path, queue):
     assert whole.runs[0].seconds == found.runs[0].seconds
 
 
+def test_several_at_once_come_out_in_order(tmp_path, plugins, queue):
+    found = compare([queue], "gth,segfaults,gmres,sparse_lu", jobs=3, threads=1)
+    assert [(run.solver, run.status) for run in found.runs] == [
+        ("gth", "CONVERGED"), ("segfaults", "CRASHED"), ("gmres", "CONVERGED"), ("sparse_lu", "CONVERGED"),
+    ]  # fmt: skip
+    assert found.sessions[0]["jobs"] == 3
+    assert gone(tmp_path)
+
+
 def test_a_full_disk_loses_nothing(tmp_path, queue, monkeypatch):
     output = tmp_path / "found.h5"
     compare([queue], "gth", output)
@@ -349,6 +358,27 @@ def test_truncations_meet_their_qbd(tmp_path):
     assert {run.solver for run in found.runs if run.model == "fork_join"} >= {"logarithmic_reduction", "newton"}
     # methods for the other kind are no rows where all were asked for
     assert not any(run.solver == "gth" and run.model == "fork_join" for run in found.runs)
+
+
+def test_a_qbd_at_other_rates_is_a_qbd(tmp_path):
+    study = parse_study("""
+        [models.queue]
+        builder = "fork_join"
+        service_rates = [2, 1]
+        tasks = 2
+        sweep = {arrival_rate = [0.3, 0.4]}
+        [compare]
+        solvers = "all"
+        levels = [12]
+        """)
+    entries = list(entries_of_study(study, Store(tmp_path)))
+    assert ctmc.storage.read_info(entries[1].path)["kind"] == "variant"
+    how = {**study.compare.how, "time_limit": 20}
+    found = compare(entries, "logarithmic_reduction,gth", **how)
+    ends = {(run.model, run.solver): run.status for run in found.runs}
+    for point in ("0.3", "0.4"):
+        assert ends[f"queue (arrival_rate={point})", "logarithmic_reduction"] == "CONVERGED"
+        assert ends[f"queue (arrival_rate={point}) (12 levels)", "gth"] == "CONVERGED"
 
 
 @pytest.mark.parametrize(

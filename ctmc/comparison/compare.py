@@ -192,7 +192,7 @@ class _Comparing:
         model = ComparedModel(
             entry.name, "" if entry.path is None else str(entry.path), str(info.get("content_hash", "")),
             entry.family or entry.name, recipe=entry.recipe, message=entry.message, point=dict(entry.point),
-            kind={"qbd": "QBD"}.get(str(info.get("kind")), "Generator") if info else "",
+            kind=_kind(info),
         )  # fmt: skip
         self.models[entry.name], self.files[entry.name] = model, entry.path
         for levels in self.settings.levels if model.kind == "QBD" else ():
@@ -210,7 +210,8 @@ class _Comparing:
         self.sessions.append(
             manifest(
                 time_limit=settings.time_limit, memory_limit=settings.memory_limit, threads=settings.threads,
-                jobs=settings.jobs, repeats=settings.repeats, seed=None,
+                jobs=settings.jobs, repeats=settings.repeats,
+                isolation="a process for each run, its tree watched 50 times a second",
             )
         )  # fmt: skip
         session = len(self.sessions) - 1
@@ -439,6 +440,14 @@ class _Comparing:
             self.unsaved = str(error)
         self._saved = time.monotonic()
         self._cost = self._saved - begin
+
+
+def _kind(info: Mapping[str, Any]) -> str:
+    """Return the class of the model that a file holds, '' where there is none."""
+    kind = info.get("kind", "")
+    if kind == "variant":
+        kind = info["model"]["kind"]
+    return {"qbd": "QBD", "generator": "Generator"}.get(kind, "")
 
 
 def _answer(path: Path) -> dict[str, Any] | None:
