@@ -164,7 +164,7 @@ def _watcher(out: Output) -> Any:
 def _line(run: Any) -> str:
     parts = [f"{run.model}, {run.label}, {run.tolerance:.0e}: {run.status}"]
     if run.products is not None:
-        parts.append(f"{run.products:,} products")
+        parts.append(f"{run.products:,} product{'s' if run.products != 1 else ''}")
     if run.median_seconds is not None:
         parts.append(f"{run.median_seconds:.3g} s")
     return ", ".join(parts) + (f" ({run.reason})" if run.reason else "")
