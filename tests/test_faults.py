@@ -279,10 +279,14 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import ctmc, ctmc.storage.models, ctmc.storage.rerate, ctmc.storage.inventory, ctmc.verify
+from ctmc.comparison.files import save_comparison
+from ctmc.comparison.report import write_report
+from ctmc.comparison.runs import ComparedModel, Comparison, Run
 from ctmc.model.streamed import streaming
 from ctmc.storage import inventory, rerate
+from ctmc.study import parse_study, run_study
 
-folder, wanted = Path(sys.argv[1]), -(-int(sys.argv[2]) // 4)
+folder, wanted = Path(sys.argv[1]), -(-int(sys.argv[2]) // 7)
 
 def build():
     ctmc.save(folder / "built.h5", ctmc.build("birth_death", births=[1.0] * 900, deaths=[2.0] * 900), overwrite=True)
@@ -295,6 +299,25 @@ def streamed():
 
 def variant():
     rerate(folder / "parent.h5", folder / "variant.h5", {"deaths": [4.0, 5.0]}, overwrite=True)
+
+STUDY = parse_study('''
+    [models.queue]
+    builder = "birth_death"
+    births = [1, 1]
+    deaths = [2, 2]
+    [[solve]]
+    solvers = ["gth", "sparse_lu"]
+    ''')
+FOUND = Comparison("t", "stationary", {"m": ComparedModel("m")}, (Run("m", "gth", 1e-8),), ({},))
+
+def run():
+    run_study(STUDY, folder / "study.h5", rebuild=True)
+
+def compared():
+    save_comparison(folder / "compared.h5", FOUND)
+
+def reported():
+    write_report(folder / "page.html", FOUND, overwrite=True)
 
 def prune():
     for name in "abc":
@@ -340,14 +363,16 @@ def again(action):
     whole()
     action()
     whole()
+    page = folder / "page.html"
+    assert not page.exists() or page.read_text().rstrip().endswith("</html>")
     left = [path for path in folder.rglob("*.part")]
     assert not left, left
 
-for action in (build, streamed, variant, prune):
+for action in (build, streamed, variant, run, compared, reported, prune):
     action()  # once here, so that the children find everything compiled
 whole()
 killed = 0
-for action in (build, streamed, variant, prune):
+for action in (build, streamed, variant, run, compared, reported, prune):
     last = child(0, action)
     moments_of = sorted({1 + k * (last - 1) // max(wanted - 1, 1) for k in range(wanted)})
     for moment in moments_of:
