@@ -201,6 +201,8 @@ def test_what_is_known_is_not_repeated_and_what_differs_is(tmp_path, queue):
     assert second.labels == []
     assert [run.seconds for run in again.runs] == [run.seconds for run in before.runs]
     assert len(again.sessions) == 1
+    assert again.models == before.models
+    assert again.models["queue"].states == 41
     more = compare([queue], "gth,gmres", output, watcher=third, tolerances=(1e-12, 1e-6))
     assert third.done == 2  # those of the other tolerance
     assert [run.session for run in more.runs] == [0, 0, 1, 1]

@@ -135,21 +135,21 @@ def compare(
             raise StudyError(f"two models have the name {printable(name)!r}; allowed is one of each name.")
     watcher = watcher or Watcher()
     if output is None:
-        return _Comparing(title, entries, settings, None, watcher).run(())
+        return _Comparing(title, entries, settings, None, watcher).run(None)
     path = Path(output)
     with only_run(path):
         known = _known(path)
-        return _Comparing(title, entries, settings, path, watcher).run(() if again else known)
+        return _Comparing(title, entries, settings, path, watcher).run(None if again else known)
 
 
-def _known(path: Path) -> tuple[Run, ...]:
-    """Return the runs that a file has; what is no comparison is never replaced."""
+def _known(path: Path) -> Comparison | None:
+    """Return the comparison that a file has; what is no comparison is never replaced."""
     if not os.path.lexists(path):
         if not path.parent.is_dir():
             raise StudyError(f"Cannot write {printable(path)}: there is no folder {printable(path.parent)}.")
-        return ()
+        return None
     try:
-        return load_comparison(path).runs
+        return load_comparison(path)
     except StorageError as error:
         reason = str(error).partition(": ")[2] or str(error)
         raise StudyError(
@@ -200,10 +200,13 @@ class _Comparing:
             self.models[name] = replace(model, name=name, levels=levels, kind="Generator")
             self.files[name] = entry.path
 
-    def run(self, known: Sequence[Run]) -> Comparison:
+    def run(self, known: Comparison | None) -> Comparison:
         settings, watcher = self.settings, self.watcher
-        earlier = _sessions_of(self.output) if known else ()
-        before = {run.key: run for run in known if run.key and run.status not in ("NOT_RUN", "NO_MODEL")}
+        earlier = () if known is None else known.sessions
+        before: dict[str, Run] = {}
+        if known is not None:
+            before = {run.key: run for run in known.runs if run.key and run.status not in ("NOT_RUN", "NO_MODEL")}
+            self.recall(known)
         plan = list(self.planned())
         kept = [before.get(run.key) for run in plan]
         self.sessions = list(earlier)
@@ -225,6 +228,19 @@ class _Comparing:
             self.sessions.pop()
         self.save(watcher.stopped())
         return self.result(watcher.stopped())
+
+    def recall(self, known: Comparison) -> None:
+        """Take over what was found out about the same models before."""
+        for name, model in self.models.items():
+            old = known.models.get(name)
+            if old is not None and (old.content_hash, old.levels) == (model.content_hash, model.levels):
+                self.models[name] = replace(
+                    model,
+                    states=old.states,
+                    entries=old.entries,
+                    reference=old.reference,
+                    reference_defect=old.reference_defect,
+                )
 
     def planned(self) -> Iterator[Run]:
         """Yield every run, before it is made."""
@@ -485,10 +501,6 @@ def _signal_name(number: int) -> str:
         return f"{number} ({signal.Signals(number).name})"
     except ValueError:
         return str(number)
-
-
-def _sessions_of(path: Path | None) -> tuple[Mapping[str, Any], ...]:
-    return () if path is None else load_comparison(path).sessions
 
 
 def _json(value: Any) -> Any:
