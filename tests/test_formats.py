@@ -76,7 +76,7 @@ def test_what_our_own_files_do_not_store(tmp_path):
     chain = QUEUE.replace(measures=lambda solution: {})
     assert ctmc.write(tmp_path / "one.h5", chain) == ["Measures are functions and not stored."]
     assert ctmc.write(tmp_path / "two.h5", QUEUE) == []
-    built = ctmc.build("birth_death", birth_rates=[1.0], death_rates=[2.0])
+    built = ctmc.build("birth_death", births=[1.0], deaths=[2.0])
     assert ctmc.write(tmp_path / "three.h5", built) == []
     assert ctmc.read(tmp_path / "two.h5").size == 3
 

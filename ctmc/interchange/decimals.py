@@ -1,10 +1,9 @@
 """Decimal numbers to the nearest double, in compiled code.
 
 The method of Eisel and Lemire (D. Lemire, Number parsing at a gigabyte per second, Software: Practice and Experience 51,
-2021): up to 19 digits times a power of ten, whose 128 leading bits stand in a table.  The product proves which double is
-nearest, and no third part is ever needed (N. Mushtak and D. Lemire, Fast number parsing without fallback, Software: Practice
-and Experience 53, 2023), unless it lies halfway, is subnormal or too large; there Python's `float` decides.  Up to 53 bits and
-22 places, one exact product or quotient of two doubles is enough (Clinger).
+2021): up to 19 digits times a power of ten, whose 128 leading bits stand in a table.  The product either proves which double
+is nearest or says that it does not, and then Python's `float` decides.  Up to 53 bits and 22 places, one exact product or quotient
+of two doubles is enough (Clinger).
 """
 
 from __future__ import annotations
@@ -74,14 +73,14 @@ def nearest(digits: np.uint64, power: int, powers: np.ndarray) -> tuple[np.uint6
     exponent = ((217706 * power) >> 16) + 64 + 1023 - zeros
     high, low = _product(digits, powers[power - LEAST_POWER, 0])
     if high & _NINE_BITS == _NINE_BITS and low > _LARGEST - digits:
-        further, _ = _product(digits, powers[power - LEAST_POWER, 1])
-        if (
-            further > _LARGEST - low
-        ):  # the sum is carried without an overflow, which only compiled code takes in silence
+        further, rest = _product(digits, powers[power - LEAST_POWER, 1])
+        if further > _LARGEST - low:  # carried without an overflow, which only compiled code takes in silence
             high += _ONE
             low -= _LARGEST - further + _ONE
         else:
             low += further
+        if high & _NINE_BITS == _NINE_BITS and low == _LARGEST and rest > _LARGEST - digits:
+            return _ZERO, False  # the table is cut off: a third part would tell, as at halves of odd numbers
     top = high >> np.uint64(63)
     fraction = high >> (top + np.uint64(9))
     exponent -= 0 if top else 1
