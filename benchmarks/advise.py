@@ -192,24 +192,60 @@ class Worker:
         return {"status": "TIME_LIMIT"}
 
 
+def judged(row: dict[str, Any], advice: ctmc.Advice) -> dict[str, Any]:
+    """Return the ratios of the advice to the best: by time over all methods, and by products among those that iterate.
+
+    What did not converge within its limit counts as infinitely dear.
+    """
+    runs = {name: found for name, found in row["runs"].items() if found["status"] == "CONVERGED"}
+    seconds = {name: found["seconds"] for name, found in runs.items()}
+    products = {name: found["products"] for name, found in runs.items() if name not in DIRECT and found["products"]}
+    quickest, thriftiest = min(seconds, key=seconds.__getitem__), min(products, key=products.__getitem__, default="")
+    return {
+        "model": row["model"], "states": row.get("states"), "quickest": quickest, "advised": advice.solver,
+        "ratio": seconds.get(advice.solver, np.inf) / seconds[quickest],
+        "thriftiest": thriftiest, "fewest": advice.fewest_products,
+        "products_ratio": products.get(advice.fewest_products, np.inf) / products[thriftiest] if thriftiest else None,
+        "worth": seconds[quickest] / row["product"] if "product" in row else None,
+    }  # fmt: skip
+
+
+def share(found: list[dict[str, Any]], key: str) -> str:
+    """Return how many ratios are good, as text."""
+    ratios = [row[key] for row in found if row[key] is not None]
+    good = sum(ratio <= GOOD for ratio in ratios)
+    return f"{good} of {len(ratios)} ({good / len(ratios):.0%})"
+
+
 def main() -> None:
-    """Measure what is not there yet."""
+    """Measure what is not there yet, ask for advice, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where runs are kept")
     parser.add_argument("--only", default="", help="models with this in their name")
     asked = parser.parse_args()
     folder = asked.folder or Path(tempfile.mkdtemp())
-    worker = Worker()
-    for name, builder, parameters, levels in gallery():
+    folder.mkdir(exist_ok=True)
+    worker, rows = Worker(), []
+    print("| model | states | quickest | its products' worth | advised | ratio | fewest products | advised | ratio |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    for number, (name, builder, parameters, levels) in enumerate(gallery()):
         place = folder / f"{name.replace(' ', '_')}.json"
-        if asked.only not in name or place.exists():
+        if asked.only not in name:
             continue
-        begin = time.perf_counter()
-        row = measure(name, builder, parameters, levels, worker)
-        place.write_text(json.dumps(row))
-        print(f"{name}: {row.get('states')} states, {time.perf_counter() - begin:.1f} s", flush=True)
-        for s, r in row["runs"].items():
-            print("   ", s, r.get("status"), r.get("products"), "%.4g" % r.get("seconds", 0), "worth %.4g" % (r.get("seconds", 0) / row.get("product", 1)), flush=True)
+        if not place.exists():
+            place.write_text(json.dumps(measure(name, builder, parameters, levels, worker)))
+        advice = ctmc.advise(build(builder, parameters, levels), timed=False)
+        row = judged(json.loads(place.read_text()), advice) | {"held": number % 3 == 2}
+        rows.append(row)
+        fewest = "" if row["products_ratio"] is None else f"{row['products_ratio']:.2f}"
+        print(
+            f"| {name}{' (held out)' * row['held']} | {row['states'] or ''} | `{row['quickest']}` | {row['worth'] or 0:.0f} | "
+            f"`{row['advised']}` | {row['ratio']:.2f} | {row['thriftiest']} | {row['fewest']} | {fewest} |",
+            flush=True,
+        )
+    for what, some in (("all", rows), ("held out", [row for row in rows if row["held"]])):
+        if some:
+            print(f"{what}: by time {share(some, 'ratio')}, by products {share(some, 'products_ratio')}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ctmc import registry
-from ctmc.costs import Cost, costs, costs_of_queue, costs_over_time, product_cost
+from ctmc.costs import Cost, costs, costs_of_queue, costs_over_time, product_cost, trial_sweeps
 from ctmc.defaults import default_solver
 from ctmc.errors import ModelError, printable
 from ctmc.model.generator import Generator
@@ -148,7 +148,9 @@ def advise(problem: Problem | Generator | QBD | LevelDependentQBD, *, timed: boo
     if isinstance(problem, Stationary) and isinstance(model, Generator):
         found = traits(model)
         facts |= dataclasses.asdict(found)
-        ranked, reasons = costs(found, model.representation, limit)
+        tried = found.rows_read and model.classes.irreducible and model.size > 1
+        sweeps = trial_sweeps(model) if tried else None
+        ranked, reasons = costs(found, model.representation, sweeps)
         certify, warnings = _doubts(found, facts)
         nominal = product_cost(found.states, found.entries, model.representation)
     elif isinstance(problem, Stationary):
@@ -158,7 +160,7 @@ def advise(problem: Problem | Generator | QBD | LevelDependentQBD, *, timed: boo
     else:
         ranked, reasons, read = costs_over_time(problem)
         facts |= read
-        nominal = product_cost(model.size, model.entries, model.representation)
+        nominal = product_cost(model.size, model.entries, model.representation)  # type: ignore[union-attr]
     ranked = [cost for cost in ranked if _can_run(cost.solver, problem)]
     fitting = [cost for cost in ranked if cost.bytes <= limit]
     if not fitting:

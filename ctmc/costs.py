@@ -15,11 +15,24 @@ from scipy.sparse import csr_array
 
 from ctmc import registry
 from ctmc.defaults import default_solver
+from ctmc.model.generator import Generator
 from ctmc.model.level_dependent import LevelDependentQBD
 from ctmc.model.qbd import QBD
 from ctmc.model.traits import Traits
-from ctmc.problem import AccumulatedReward, DiscountedReward, Transient
+from ctmc.problem import AccumulatedReward, DiscountedReward, Stationary, Transient
+from ctmc.solution import Status
+from ctmc.trace import Trace
 
+TOLERANCE = 1e-12
+"""Defect that forecasts are for."""
+WEAK = 1e-3
+"""At this coupling and below methods that need the parts to exchange are left out."""
+MOST_SWEEPS = 400
+"""Beyond so many a rate that was seen in the first sweeps does not go on."""
+LARGE = 50_000
+"""On boxes of queues with more states mixed iterates take as many products as a Krylov method."""
+STEP = 1e-4
+"""Seconds that a step of a Krylov method costs on the smallest chain."""
 MIXING = 0.05
 """Share of an exit rate that must lead to other phases, in every phase, for G to be found in a few functional iterations."""
 
@@ -48,8 +61,112 @@ class Cost:
     spread: float
 
 
-def costs(found: Traits, representation: str, limit: int) -> tuple[list[Cost], tuple[str, ...]]:
-    raise NotImplementedError
+def costs(found: Traits, representation: str, sweeps: float | None) -> tuple[list[Cost], tuple[str, ...]]:
+    """Return the methods for the stationary distribution of a chain, ranked by time, and the reasons for the first one.
+
+    Parameters
+    ----------
+    found : Traits
+    representation : str
+        Of the transitions.
+    sweeps : float or None
+        Products' worth that Gauss-Seidel is expected to take, by `trial_sweeps`; None where it was not tried.
+
+    Examples
+    --------
+    >>> from ctmc.model.traits import traits
+    >>> queue = registry.build("birth_death", births=[0.9] * 8000, deaths=[1.0] * 8000)
+    >>> ranked, reasons = costs(traits(queue), queue.representation, None)
+    >>> ranked[0].solver
+    'sparse_lu'
+    """
+    n, entries, one = found.states, found.entries, product_cost(found.states, found.entries, representation)
+    separate = found.parts > 1 and (found.coupling or 0) <= WEAK
+    lattice = representation == "lattice"
+    vector, halves = 8 * n, 1 if found.two_colors else 1.6
+    # information goes one level a step
+    krylov = (70 + (2 if lattice else 6) * max(found.levels - 15, 0)) * halves
+    mixed = 82 + 0.5 * min(max(found.levels - 15, 0), 400) * (0 if lattice else 1) + (60 if lattice and n > LARGE else 0)
+    folded = 300.0 if separate else 200.0
+    if found.widest_level == 1:  # the chain between levels of one state each is the chain itself, solved at once
+        mixed, folded = 30.0, 20.0
+    separator = min(found.widest_level, n ** (2 / 3))
+    fill = 2 * n * max(math.log2(separator + 1), 1.0) + 4 * separator**2 * max(math.log2(n / separator), 1.0)
+    step = STEP + 1.5 * one
+    polish = 0.08 if n <= 1500 or not found.two_colors else 0.0
+    table = [
+        Cost("gth", None, 3e-3 + 5e-5 * n + 5e-11 * n**3, 16 * n * n, 3.0),
+        Cost("sparse_lu", None, 8e-3 + 8e-6 * n + 2e-9 * separator**3, int(16 * fill + 36 * (entries + n)), 4.0),
+        Cost(
+            "level_reduction", None, 5e-3 + 8e-4 * found.levels + 4e-11 * found.elimination,
+            int(found.elimination_bytes), 3.0,
+        ),
+        Cost("aggregation", folded, folded * (2e-3 + 1.6 * one), 8 * vector + 40 * entries, 4.0),
+        Cost("anderson", mixed, mixed * (3e-3 + 3 * one), 16 * vector + 40 * entries, 3.0),
+    ]  # fmt: skip
+    if not separate:
+        table.append(Cost("bicgstab", krylov, 2e-3 + krylov * step + polish, int(5.5 * vector), 2.5))
+        table.append(Cost("gmres", 1.2 * krylov, 5e-3 + 2 * krylov * step + polish, 46 * vector, 4.0))
+        if sweeps is not None:
+            table.append(Cost("gauss_seidel", sweeps, 3e-3 + 1.4 * sweeps * one, 4 * vector, 1.7))
+    table.sort(key=lambda cost: cost.seconds)
+    return table, _reasons(table[0], found, separate, sweeps)
+
+
+def _reasons(first: Cost, found: Traits, separate: bool, sweeps: float | None) -> tuple[str, ...]:
+    """Return why the first one is the first, with the numbers that were read."""
+    n = found.states
+    because = {
+        "gth": f"{n:,} states are few enough for dense elimination, which cannot be inaccurate.",
+        "sparse_lu": f"{n:,} states in {found.levels:,} levels of at most {found.widest_level:,} leave factors with few entries.",
+        "level_reduction": f"{found.levels:,} levels of at most {found.widest_level:,} states are eliminated one after the other.",
+        "bicgstab": (
+            f"{n:,} states in {found.levels:,} levels of at most {found.widest_level:,} are too wide to factorise quickly, and short "
+            "enough for a Krylov method."
+        ),
+        "gauss_seidel": f"A few trial sweeps shrink the defect so quickly that about {sweeps or 0:,.0f} products' worth are enough.",
+        "aggregation": f"{n:,} states are many for elimination, and aggregation is what weak links or long levels do not disturb.",
+        "anderson": f"{n:,} states are many for elimination, and mixing iterates takes few products.",
+        "gmres": f"{n:,} states are many for elimination.",
+    }[first.solver]  # fmt: skip
+    reasons = [because]
+    if separate:
+        reasons.append(
+            f"There are {found.parts:,} parts that exchange less than {found.coupling:g} of their flow by any transition: Krylov "
+            "methods and sweeps would stagnate, so they are left out."
+        )
+    if found.two_colors and first.solver in ("bicgstab", "gmres", "anderson"):
+        reasons.append("Every transition changes the color, so that iterations work on half of the states.")
+    return tuple(reasons)
+
+
+def trial_sweeps(chain: Generator) -> float | None:
+    """Return the products' worth that Gauss-Seidel is expected to take, from a few trial sweeps; None where it gets nowhere.
+
+    Twelve symmetric sweeps, with four looks at the defect: 28 products' worth.  The slower one of the last two rates at which the
+    defect shrinks is taken to go on.
+
+    Parameters
+    ----------
+    chain : Generator
+        Irreducible.
+
+    Examples
+    --------
+    >>> chain = registry.build("polling", stations=4)
+    >>> round(trial_sweeps(chain))
+    57
+    """
+    solver: Any = registry.make_solver("gauss_seidel(max_iterations=12, sweeps_per_check=4)")
+    outcome = solver.run(Stationary(chain), Trace(TOLERANCE))
+    defects = np.maximum(outcome.history["defect"], 1e-300)
+    if outcome.status is Status.CONVERGED:
+        return 2.25 * float(outcome.history["iteration"][-1])
+    if len(defects) < 4 or not defects[1] > defects[2] > defects[3]:
+        return None
+    rate = max(defects[3] / defects[2], defects[2] / defects[1])
+    more = 4 * math.log(TOLERANCE / defects[3]) / math.log(rate)
+    return 2.25 * (12 + more) if more < MOST_SWEEPS else None
 
 
 def costs_of_queue(queue: QBD | LevelDependentQBD) -> tuple[list[Cost], tuple[str, ...], dict[str, Any]]:
@@ -79,7 +196,7 @@ def costs_of_queue(queue: QBD | LevelDependentQBD) -> tuple[list[Cost], tuple[st
         "invariant_subspace": 300.0,
     }
     reasons = []
-    if registry.takes(registry.make_solver("rank_one"), _stationary(queue)):
+    if registry.takes(registry.make_solver("rank_one"), Stationary(queue)):
         steps["rank_one"] = 1.0
         reasons.append("A block has rank one, so the answer is explicit: one system of equations, no iteration.")
     elif slow:
@@ -96,12 +213,6 @@ def costs_of_queue(queue: QBD | LevelDependentQBD) -> tuple[list[Cost], tuple[st
     bytes_of = {"rank_one": 8, "functional_iteration": 10, "newton": 14, "invariant_subspace": 40}
     ranked = [Cost(name, None, count * one, bytes_of.get(name, 12) * size, 4.0) for name, count in steps.items()]
     return sorted(ranked, key=lambda cost: cost.seconds), tuple(reasons), facts
-
-
-def _stationary(queue: QBD) -> Any:
-    from ctmc.problem import Stationary
-
-    return Stationary(queue)
 
 
 def _mixing(queue: QBD) -> float:
@@ -147,7 +258,6 @@ def costs_over_time(problem: Any) -> tuple[list[Cost], tuple[str, ...], dict[str
             work["rational"] = 50 * one * 100
         reason = f"Up to the last time there are about {events:.3g} events: {_of_events(first)}"
     else:
-        small = chain.size <= 3000
         names = ("resolvent_lu", "resolvent_krylov") if isinstance(problem, DiscountedReward) else (
             "absorption_elimination", "absorption_krylov", "absorption_lu")  # fmt: skip
         moments = problem.moments
@@ -161,7 +271,7 @@ def costs_over_time(problem: Any) -> tuple[list[Cost], tuple[str, ...], dict[str
         reason = (
             f"{chain.size:,} states are few enough to eliminate, which no spread of rates disturbs."
             if first.endswith(("lu", "elimination"))
-            else f"{chain.size:,} states are many for elimination{'' if small else ''}, so a Krylov method takes the equations."
+            else f"{chain.size:,} states are many for elimination, so a Krylov method takes the equations."
         )
     vector = 8 * chain.size
     dense = {"absorption_elimination": 16 * chain.size**2, "krylov_exponential": 40 * vector}
