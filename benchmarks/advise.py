@@ -20,6 +20,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ GOOD = 1.5
 SHORTEST, STRETCH, LONGEST = 0.2, 2.5, 10.0
 ITERATIVE = 1.0
 """Seconds of processor time that iterative methods have at least, so that their products are known."""
+COMPILING = 30.0
+"""Seconds more for the first solve of a process, which may have to compile."""
 MOST_DENSE = 4000
 """Most states for dense elimination, whose cost is known beforehand."""
 SPEEDS = np.linspace(1, 2, 4)
@@ -141,6 +144,11 @@ def seconds_of_product(chain: ctmc.Generator) -> float:
     return statistics.median(times)
 
 
+def over(end: float, *_: Any) -> bool:
+    """Return whether the processor time of this process is over, as a monitor of a solve."""
+    return time.process_time() > end
+
+
 def serve(connection: Any) -> None:
     """Solve what comes through a connection, until nothing comes; a first solve loads the compiled loops."""
     warm: set[str] = set()
@@ -154,8 +162,8 @@ def serve(connection: Any) -> None:
             times: list[float] = []
             while len(times) < 2 and (sum(times) < 1 or (solver not in warm and sum(times) < 10)):
                 begin = time.process_time()
-                monitor = lambda *_, begin=begin: time.process_time() - begin > max(limit, ITERATIVE)  # noqa: E731
-                solution = ctmc.solve(problem, solver, check=False, monitor=monitor)
+                end = begin + max(limit, ITERATIVE) + (0 if solver in warm else COMPILING)
+                solution = ctmc.solve(problem, solver, check=False, monitor=partial(over, end))
                 times.append(time.process_time() - begin)
                 if not solution.converged:
                     break
@@ -180,7 +188,7 @@ class Worker:
             self.process = multiprocessing.get_context("spawn").Process(target=serve, args=(other,), daemon=True)
             self.process.start()
         self.connection.send((wanted, solver, limit))
-        loading = 4 if solver in self.warm else 30
+        loading = 4.0 if solver in self.warm else 4 * COMPILING
         self.warm.add(solver)
         if self.connection.poll(4 * max(limit, ITERATIVE) + loading):
             with contextlib.suppress(EOFError):

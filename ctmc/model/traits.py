@@ -8,6 +8,7 @@ import numpy as np
 from scipy.sparse import coo_array, csc_array, csgraph, csr_array
 
 from ctmc.model.generator import Generator
+from ctmc.model.memory import memory_limit
 from ctmc.model.streamed import StreamedTransitions
 from ctmc.model.structure import breadth_first
 from ctmc.model.transitions import LatticeTransitions, unsigned
@@ -42,7 +43,8 @@ class Traits:
     parts : int
         1 where it does not fall apart.
     rows_read : bool
-        Whether single transitions were looked at: not those of a lattice, whose form says enough, nor of more than `MOST_ENTRIES`.
+        Whether single transitions were looked at: not those of a lattice, whose form says enough, nor of more than `MOST_ENTRIES`, nor where
+        the memory limit is too low.
     """
 
     states: int
@@ -87,7 +89,8 @@ def traits(chain: Generator) -> Traits:
     """
     streamed = isinstance(chain.transitions, StreamedTransitions)
     lattice = isinstance(chain.transitions, LatticeTransitions)
-    rows_read = not (streamed or lattice) and chain.entries <= MOST_ENTRIES
+    fits = 52 * chain.entries + 64 * chain.size <= memory_limit()
+    rows_read = fits and not (streamed or lattice) and chain.entries <= MOST_ENTRIES
     exits = chain.exit_rates[chain.exit_rates > 0]
     sizes = _levels(chain) if rows_read or lattice else np.array([chain.size])
     cubes, kept = _elimination(sizes)
