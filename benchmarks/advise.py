@@ -31,7 +31,17 @@ from ctmc import registry
 
 DIRECT = ("gth", "sparse_lu", "level_reduction", "pardiso", "umfpack")
 """Methods that eliminate, and so are compared by time only."""
-ORDER = ("bicgstab", "sparse_lu", "gauss_seidel", "level_reduction", "aggregation", "gmres", "anderson", "arnoldi", "gth")
+ORDER = (
+    "bicgstab",
+    "sparse_lu",
+    "gauss_seidel",
+    "level_reduction",
+    "aggregation",
+    "gmres",
+    "anderson",
+    "arnoldi",
+    "gth",
+)
 """Tried first, so that the others get short limits."""
 GOOD = 1.5
 SHORTEST, STRETCH, LONGEST = 0.2, 2.5, 10.0
@@ -67,7 +77,12 @@ def gallery() -> Iterator[tuple[str, str, dict[str, Any], int | None]]:
     for rates, arrival, room in (([3, 2, 1.5], 1.2, 20), ([2, 1.8], 1.6, 100), ([2, 1.8], 1.2, 350)):
         parameters = {"service_rates": rates, "arrival_rate": arrival, "capacity": room}
         yield f"tandem {len(rates)}x{room}", "tandem_network", parameters, None
-    yield "tandem total 60", "tandem_network", {"service_rates": [3, 2, 1], "arrival_rate": 0.8, "total_capacity": 60}, None
+    yield (
+        "tandem total 60",
+        "tandem_network",
+        {"service_rates": [3, 2, 1], "arrival_rate": 0.8, "total_capacity": 60},
+        None,
+    )
     for room in (10, 60, 200):
         yield f"coxian_tandem {room}", "coxian_tandem", {"capacity": room}, None
     for stations in (5, 9, 12):
@@ -80,14 +95,24 @@ def gallery() -> Iterator[tuple[str, str, dict[str, Any], int | None]]:
         yield f"flexible_manufacturing {parts}", "flexible_manufacturing", {"parts": parts}, None
     bursts = {"environment": [[0, 0.1, 0], [0, 0, 2], [0.5, 0.5, 0]], "arrival_rates": [0.2, 3, 0]}
     slow = {"environment": [[0, 1e-4], [3e-4, 0]], "arrival_rates": [0.5, 2.5], "service_rates": [1, 3]}
-    yield "modulated_queue 300", "modulated_queue", bursts | {"service_rates": [1, 1.5, 0.5], "servers": 2, "capacity": 300}, None
+    yield (
+        "modulated_queue 300",
+        "modulated_queue",
+        bursts | {"service_rates": [1, 1.5, 0.5], "servers": 2, "capacity": 300},
+        None,
+    )
     yield "modulated_queue slow 2000", "modulated_queue", slow | {"capacity": 2000}, None
     yield "modulated_queue", "modulated_queue", bursts | {"service_rates": [1, 1.5, 0.5], "servers": 2}, None
     for phases, speed in ((30, 1.0), (150, 1.0), (150, 1e-3)):
         draw = np.random.default_rng(1861)
         environment = speed * draw.random((phases, phases)) * (1 - np.eye(phases))
         rates = {"arrival_rates": draw.uniform(0, 1, phases).tolist(), "service_rates": [0.6] * phases}
-        yield f"modulated_queue {phases} phases {speed:g}", "modulated_queue", rates | {"environment": environment.tolist()}, None
+        yield (
+            f"modulated_queue {phases} phases {speed:g}",
+            "modulated_queue",
+            rates | {"environment": environment.tolist()},
+            None,
+        )
     rare = {"failure_rates": [1e-9, 1e-3, 1e-5], "repair_rates": [100.0, 0.5, 1e-4], "components": [2, 3, 2]}
     yield "repairable_system rare", "repairable_system", rare, None
     wear = {"failure_rates": [1e-3, 2e-3, 1e-4], "repair_rates": [1.0, 0.5, 0.2]}
@@ -119,7 +144,9 @@ def measure(name: str, builder: str, parameters: dict[str, Any], levels: int | N
     for solver in solvers:
         if solver == "gth" and model.size > MOST_DENSE:
             continue
-        row["runs"][solver] = found = worker.run((builder, parameters, levels), solver, min(LONGEST, STRETCH * best + SHORTEST))
+        row["runs"][solver] = found = worker.run(
+            (builder, parameters, levels), solver, min(LONGEST, STRETCH * best + SHORTEST)
+        )
         if found["status"] == "CONVERGED":
             best = min(best, found["seconds"])
     return row
@@ -182,6 +209,7 @@ class Worker:
         self.process: Any = None
 
     def run(self, wanted: tuple[str, dict[str, Any], int | None], solver: str, limit: float) -> dict[str, Any]:
+        """Return how a solve ended, with its products and processor time."""
         if self.process is None:
             self.warm: set[str] = set()
             self.connection, other = multiprocessing.Pipe()

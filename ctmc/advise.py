@@ -147,7 +147,7 @@ def advise(problem: Problem | Generator | QBD | LevelDependentQBD, *, timed: boo
     one = None
     if isinstance(problem, Stationary) and isinstance(model, Generator):
         found = traits(model)
-        facts |= dataclasses.asdict(found)
+        facts |= {**dataclasses.asdict(found), "entries_per_state": found.entries_per_state}
         tried = found.rows_read and model.classes.irreducible and model.size > 1
         sweeps = trial_sweeps(model) if tried else None
         ranked, reasons = costs(found, model.representation, sweeps)

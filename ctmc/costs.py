@@ -27,6 +27,8 @@ TOLERANCE = 1e-12
 """Defect that forecasts are for."""
 WEAK = 1e-3
 """At this coupling and below methods that need the parts to exchange are left out."""
+FAINT = 1e-8
+"""At this coupling and below rounding in a factorisation, which subtracts, outweighs what the parts exchange."""
 MOST_SWEEPS = 400
 """Beyond so many a rate that was seen in the first sweeps does not go on."""
 LARGE = 50_000
@@ -86,10 +88,12 @@ def costs(found: Traits, representation: str, sweeps: float | None) -> tuple[lis
     vector, halves = 8 * n, 1 if found.two_colors else 1.6
     # information goes one level a step
     krylov = (70 + (2 if lattice else 6) * max(found.levels - 15, 0)) * halves
-    mixed = 82 + 0.5 * min(max(found.levels - 15, 0), 400) * (0 if lattice else 1) + (60 if lattice and n > LARGE else 0)
-    folded = 300.0 if separate else 200.0
+    mixed = (
+        82 + 0.5 * min(max(found.levels - 15, 0), 400) * (0 if lattice else 1) + (60 if lattice and n > LARGE else 0)
+    )
+    folded, overhead = 300.0 if separate else 200.0, 3e-3
     if found.widest_level == 1:  # the chain between levels of one state each is the chain itself, solved at once
-        mixed, folded = 30.0, 20.0
+        mixed, folded, overhead = 30.0, 20.0, 1e-4
     separator = min(found.widest_level, n ** (2 / 3))
     fill = 2 * n * max(math.log2(separator + 1), 1.0) + 4 * separator**2 * max(math.log2(n / separator), 1.0)
     step = STEP + 1.5 * one
@@ -101,14 +105,17 @@ def costs(found: Traits, representation: str, sweeps: float | None) -> tuple[lis
             "level_reduction", None, 5e-3 + 8e-4 * found.levels + 4e-11 * found.elimination,
             int(found.elimination_bytes), 3.0,
         ),
-        Cost("aggregation", folded, folded * (2e-3 + 1.6 * one), 8 * vector + 40 * entries, 4.0),
-        Cost("anderson", mixed, mixed * (3e-3 + 3 * one), 16 * vector + 40 * entries, 3.0),
+        # its products are hard to foresee, so by time it counts as if it took twice as many
+        Cost("aggregation", folded, 2 * folded * (overhead / 3 + 1.6 * one), 8 * vector + 40 * entries, 4.0),
+        Cost("anderson", mixed, mixed * (overhead + 5 * one), 16 * vector + 40 * entries, 3.0),
     ]  # fmt: skip
     if not separate:
         table.append(Cost("bicgstab", krylov, 2e-3 + krylov * step + polish, int(5.5 * vector), 2.5))
         table.append(Cost("gmres", 1.2 * krylov, 5e-3 + 2 * krylov * step + polish, 46 * vector, 4.0))
         if sweeps is not None:
             table.append(Cost("gauss_seidel", sweeps, 3e-3 + 1.4 * sweeps * one, 4 * vector, 1.7))
+    if separate and (found.coupling or 0) <= FAINT:
+        table = [cost for cost in table if cost.solver != "sparse_lu"]
     table.sort(key=lambda cost: cost.seconds)
     return table, _reasons(table[0], found, separate, sweeps)
 
@@ -133,7 +140,12 @@ def _reasons(first: Cost, found: Traits, separate: bool, sweeps: float | None) -
     if separate:
         reasons.append(
             f"There are {found.parts:,} parts that exchange less than {found.coupling:g} of their flow by any transition: Krylov "
-            "methods and sweeps would stagnate, so they are left out."
+            "methods and sweeps would stagnate, so they are left out"
+            + (
+                ", and so is factorisation, whose rounding outweighs so little."
+                if (found.coupling or 0) <= FAINT
+                else "."
+            )
         )
     if found.two_colors and first.solver in ("bicgstab", "gmres", "anderson"):
         reasons.append("Every transition changes the color, so that iterations work on half of the states.")
@@ -143,8 +155,8 @@ def _reasons(first: Cost, found: Traits, separate: bool, sweeps: float | None) -
 def trial_sweeps(chain: Generator) -> float | None:
     """Return the products' worth that Gauss-Seidel is expected to take, from a few trial sweeps; None where it gets nowhere.
 
-    Twelve symmetric sweeps, with four looks at the defect: 28 products' worth.  The slower one of the last two rates at which the
-    defect shrinks is taken to go on.
+    Twelve symmetric sweeps, with four looks at the defect: 28 products' worth.  The rate at which the
+    defect shrinks in the last four sweeps is taken to go on, or in the last eight where those were slower.
 
     Parameters
     ----------
@@ -162,9 +174,9 @@ def trial_sweeps(chain: Generator) -> float | None:
     defects = np.maximum(outcome.history["defect"], 1e-300)
     if outcome.status is Status.CONVERGED:
         return 2.25 * float(outcome.history["iteration"][-1])
-    if len(defects) < 4 or not defects[1] > defects[2] > defects[3]:
+    if len(defects) < 4 or not defects[3] < min(defects[1:3]):
         return None
-    rate = max(defects[3] / defects[2], defects[2] / defects[1])
+    rate = max(defects[3] / defects[2], math.sqrt(defects[3] / defects[1]))
     more = 4 * math.log(TOLERANCE / defects[3]) / math.log(rate)
     return 2.25 * (12 + more) if more < MOST_SWEEPS else None
 

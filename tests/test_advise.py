@@ -137,7 +137,10 @@ def test_slow_phases_change_the_method_for_g():
     for speed, first in ((1.0, "functional_iteration"), (1e-4, "cyclic_reduction")):
         local = speed * draw.uniform(0.5, 1, (12, 12)) * (1 - np.eye(12))
         queue = ctmc.build(
-            "modulated_queue", environment=local, arrival_rates=list(np.linspace(0.1, 0.9, 12)), service_rates=[1.0] * 12
+            "modulated_queue",
+            environment=local,
+            arrival_rates=list(np.linspace(0.1, 0.9, 12)),
+            service_rates=[1.0] * 12,
         )
         found = advise(queue)
         assert found.solver == first, found.facts

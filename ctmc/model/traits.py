@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.sparse import coo_array, csc_array, csgraph, csr_array
 
 from ctmc.model.generator import Generator
 from ctmc.model.memory import memory_limit
+from ctmc.model.products import compiled
 from ctmc.model.streamed import StreamedTransitions
 from ctmc.model.structure import breadth_first
 from ctmc.model.transitions import LatticeTransitions, unsigned
@@ -92,9 +94,16 @@ def traits(chain: Generator) -> Traits:
     fits = 52 * chain.entries + 64 * chain.size <= memory_limit()
     rows_read = fits and not (streamed or lattice) and chain.entries <= MOST_ENTRIES
     exits = chain.exit_rates[chain.exit_rates > 0]
-    sizes = _levels(chain) if rows_read or lattice else np.array([chain.size])
+    sizes, coupling, parts = np.array([chain.size]), None, 1
+    if lattice:  # nothing moves but one coordinate by one
+        side = int(chain.transitions.sides[0])  # type: ignore[union-attr]
+        sizes = np.full(side, chain.size // side)
+    elif rows_read:
+        first = _first_coordinate(chain)
+        jump, least = _survey(unsigned(chain.indptr), unsigned(chain.sources), chain.rates, chain.exit_rates, first)
+        sizes = _levels(chain, first, int(jump))
+        coupling, parts = _weak_links(chain, float(least))
     cubes, kept = _elimination(sizes)
-    coupling, parts = _weak_links(chain) if rows_read else (None, 1)
     return Traits(
         states=chain.size, entries=chain.entries, two_colors=chain.coloring is not None,
         recurrent_classes=len(chain.classes.recurrent), levels=len(sizes), widest_level=int(sizes.max()),
@@ -103,19 +112,35 @@ def traits(chain: Generator) -> Traits:
     )  # fmt: skip
 
 
-def _levels(chain: Generator) -> np.ndarray:
+def _first_coordinate(chain: Generator) -> np.ndarray:
+    """Return the position of each state's first coordinate among its values, shape (n,)."""
+    first = np.concatenate([states[:, 0] for _, states in chain.space.slabs()])
+    first = first - first.min()
+    if first.max() < 4 * chain.size:  # counting is faster than sorting
+        places = np.cumsum(np.bincount(first) > 0) - 1
+        return np.asarray(places[first])
+    return np.asarray(np.unique(first, return_inverse=True)[1])
+
+
+@compiled
+def _survey(indptr: Any, sources: Any, rates: Any, exits: Any, first: Any) -> Any:
+    """Return the largest change of the first coordinate by a transition, and the least share of an exit rate that one has."""
+    jump, least = np.int64(0), 1.0
+    for j in range(np.uint64(exits.size)):
+        for k in range(indptr[j], indptr[j + np.uint64(1)]):
+            i = sources[k]
+            jump = max(jump, abs(first[i] - first[j]))
+            least = min(least, rates[k] / exits[i])
+    return jump, least
+
+
+def _levels(chain: Generator, first: np.ndarray, jump: int) -> np.ndarray:
     """Return the sizes of levels between neighbours of which every transition leads.
 
     Values of the first coordinate where none is skipped, as `level_reduction` takes them, else breadth-first levels from state 0.
     """
-    n, space = chain.size, chain.space
-    if isinstance(chain.transitions, LatticeTransitions):  # nothing moves but one coordinate by one
-        side = int(chain.transitions.sides[0])
-        return np.full(side, n // side)
-    first = np.concatenate([states[:, 0] for _, states in space.slabs()])
-    targets = np.repeat(np.arange(n), np.diff(chain.indptr))
-    present, first = np.unique(first, return_inverse=True)
-    if len(present) > 1 and np.abs(first[chain.sources] - first[targets]).max() <= 1:
+    n = chain.size
+    if jump <= 1 and len(np.bincount(first)) > 1:
         return np.bincount(first)
     leaving = csr_array(csc_array((np.ones(chain.entries, dtype=np.int8), chain.sources, chain.indptr), shape=(n, n)))
     level = np.full(n, -1, dtype=np.int64)
@@ -133,16 +158,16 @@ def _elimination(sizes: np.ndarray) -> tuple[float, float]:
     return 3 * float((widths**3).sum()), kept
 
 
-def _weak_links(chain: Generator) -> tuple[float | None, int]:
+def _weak_links(chain: Generator, least: float) -> tuple[float | None, int]:
     """Return the least share of an exit rate without whose weaker transitions the chain falls apart, and the parts.
 
     Parts of single states do not count: a rare state that is hardly ever entered is no part that keeps its mass.
     """
-    n, exits = chain.size, chain.exit_rates
+    if least >= COUPLINGS[0]:  # nothing would be left out
+        return None, 1
+    n = chain.size
     targets = np.repeat(np.arange(n), np.diff(chain.indptr))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = chain.rates / exits[chain.sources]
-    least = float(share.min()) if len(share) else 1.0
+    share = chain.rates / chain.exit_rates[chain.sources]
     found: tuple[float | None, int] = (None, 1)
     for coupling in COUPLINGS:
         if least >= coupling:  # nothing is left out
