@@ -2,12 +2,13 @@
 
     python benchmarks/advise.py [--folder FOLDER] [--only PART_OF_NAME]
 
-Each solve has a process of its own, one thread, and a time limit: what the fastest one so far took, times four, and one second.
+Solves run in another process, which is ended where it does not answer in time; run it with NUMBA_NUM_THREADS=1 and one BLAS thread.  The
+limit, in processor time, is 2.5 times what the quickest one so far took and 0.2 s, for iterative methods one second at least.
 Cost is told in two ways.  *Products* are those with the generator that a converged iterative method made, which no clock
-disturbs.  *Products' worth of time* is the time of a solve with its certificate over the time of one product of the same
+disturbs.  *Products' worth of time* is the processor time of a solve with its certificate over the time of one product of the same
 model in the same run, so that eliminations and factorisations are compared, too.  A recommendation is good if it costs at most 1.5
-times the best one.  The rules of `ctmc/advise.py` were fitted on the models that are not marked `held out`: every third one of
-the gallery is.  With a folder the runs are kept there, and what is there is not run again; the advice always is.
+times the best one.  The rules of `ctmc/costs.py` were fitted on the models that are not marked `held out`: every third one of
+the gallery is.  It takes about 15 minutes of one core.  With a folder the runs are kept there, and what is there is not run again; the advice always is.
 """
 
 from __future__ import annotations
