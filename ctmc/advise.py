@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +24,8 @@ from ctmc.solver import Solver
 
 AUTO = "auto"
 """What stands for the advised solver where a solver is named."""
+SLOWEST = 4.0
+"""By how much a machine is taken to differ from the one that the rules were fitted on."""
 NEARLY_DECOMPOSABLE = 1e-4
 """From this coupling on a small defect says little about the masses of the parts."""
 
@@ -40,7 +41,7 @@ class Candidate:
     products : tuple of int, or None
         Least and most products that are forecast; None for methods that eliminate.
     work : tuple of float
-        Least and most products' worth of time: seconds over the seconds of one product.
+        Least and most products' worth of time: seconds over the seconds of one product; of two blocks, for a QBD.
     seconds : tuple of float, or None
         The same in seconds of this machine, as it is busy now; None where no product was timed.
     bytes : int
@@ -156,7 +157,7 @@ def advise(problem: Problem | Generator | QBD | LevelDependentQBD, *, timed: boo
     elif isinstance(problem, Stationary) and not isinstance(model, Generator):
         ranked, reasons, read = costs_of_queue(model)
         facts |= read
-        nominal = 0.0
+        nominal = one = read["seconds_of_a_product"]
     else:
         ranked, reasons, read = costs_over_time(problem)
         facts |= read
@@ -172,7 +173,8 @@ def advise(problem: Problem | Generator | QBD | LevelDependentQBD, *, timed: boo
     if left_out:
         reasons = (*reasons, f"{', '.join(left_out)} would not fit the memory limit, {format_size(limit)}.")
     if timed and isinstance(model, Generator):
-        one = _seconds_of_product(model)
+        # what other processes and threads take of so short a time must not blow up the forecast
+        one = float(np.clip(_seconds_of_product(model), nominal / SLOWEST, nominal * SLOWEST))
         facts["seconds_of_a_product"] = one
     iterative = [cost for cost in fitting if cost.products is not None]
     return Advice(
@@ -244,11 +246,9 @@ def _candidate(cost: Cost, nominal: float, one: float | None) -> Candidate:
     """Return a cost as ranges; `one` is the measured time of a product, `nominal` the one that the cost was reckoned with."""
     spread = cost.spread
     products = None if cost.products is None else (int(cost.products / spread), -int(-cost.products * spread))
-    work = cost.seconds / nominal if nominal else cost.seconds
+    work = cost.seconds / nominal
     low, high = work / spread, work * spread
     seconds = None if one is None else (low * one, high * one)
-    if not nominal:
-        seconds = (cost.seconds / spread, cost.seconds * spread)
     return Candidate(cost.solver, products, (low, high), seconds, cost.bytes)
 
 
@@ -278,7 +278,7 @@ def _doubts(found: Traits, facts: dict[str, Any]) -> tuple[str, list[str]]:
 
 
 def _seconds_of_product(chain: Generator) -> float:
-    """Return the median time of a product out of ten, the first of which loads what is compiled."""
+    """Return the least time of a product out of ten, the first of which loads what is compiled."""
     p = np.full(chain.size, 1 / chain.size)
     out = chain.forward(p)
     times = []
@@ -286,4 +286,4 @@ def _seconds_of_product(chain: Generator) -> float:
         begin = time.perf_counter()
         chain.forward(p, out)
         times.append(time.perf_counter() - begin)
-    return statistics.median(times)
+    return min(times)

@@ -196,11 +196,12 @@ def costs_of_queue(queue: QBD | LevelDependentQBD) -> tuple[list[Cost], tuple[st
         reason = (
             "The blocks depend on the level, so the last level must be found on the way; there is one method for that."
         )
-        return [Cost("level_dependent", None, 1.0, 0, 100.0)], (reason,), {}
+        return [Cost("level_dependent", None, 1.0, 0, 100.0)], (reason,), {"seconds_of_a_product": 1e-3}
     m = queue.phase_count
     mixing = _mixing(queue)
-    facts = {"phases": m, "boundary_levels": queue.boundary_levels, "drift": queue.drift, "mixing": mixing}
     one = 2 * m**3 / 2e10 + 2e-4  # a product of dense blocks, and what a step costs however few the phases are
+    facts = {"phases": m, "boundary_levels": queue.boundary_levels, "drift": queue.drift, "mixing": mixing,
+             "seconds_of_a_product": one}  # fmt: skip
     slow = mixing < MIXING
     steps = {
         "functional_iteration": 4.0 if not slow else 1000.0,

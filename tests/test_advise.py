@@ -181,6 +181,7 @@ def test_products_are_within_the_forecast(builder, parameters):
     assert high / low < 20
     assert low <= ctmc.solve(ctmc.Stationary(model), "bicgstab").products <= high
     assert row.seconds[0] == pytest.approx(row.work[0] * found.facts["seconds_of_a_product"])
+    assert advise(model, timed=False).recommended.seconds is None
 
 
 def test_products_over_time_are_within_the_forecast():
