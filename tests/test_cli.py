@@ -693,10 +693,10 @@ def test_a_reader_that_leaves_is_no_error(tmp_path):
 
 def test_the_listing_names_the_default_solvers_that_are_taken():
     from ctmc.cli.listing import _problems
+    from ctmc.defaults import SMALL, default_solver
     from ctmc.model.generator import Generator
     from ctmc.model.state_space import Lattice
     from ctmc.problem import Stationary
-    from ctmc.defaults import SMALL, default_solver
 
     listed = {row["name"]: row["default_solver"] for row in _problems()}
     sizes = (SMALL, SMALL + 1)
