@@ -24,6 +24,8 @@ __version__ = "0.1.0"
 # Everything below is imported when first used: `ctmc --help` must not wait for SciPy, Numba and HDF5.
 _WHERE = {
     "build": "ctmc.registry",
+    "advise": "ctmc.advise",
+    "Advice": "ctmc.advise",
     "solve": "ctmc.solve",
     "simulate": "ctmc.simulation",
     "Estimate": "ctmc.estimate",
@@ -112,6 +114,7 @@ sys.modules[__name__].__class__ = _Package
 
 
 if TYPE_CHECKING:
+    from ctmc.advise import Advice, advise
     from ctmc.bias import Bias, bias
     from ctmc.checkpoint import Checkpoint
     from ctmc.errors import (

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ctmc import registry
+from ctmc.advise import chosen_solver
 from ctmc.equation import Equation
 from ctmc.errors import ModelError, SolveError
 from ctmc.model.generator import Generator
@@ -18,7 +19,7 @@ from ctmc.model.summary import Rows, Summarised
 from ctmc.passage import SMALL, Proofs, chances
 from ctmc.problem import FirstPassage, Transient
 from ctmc.solution import HISTORY, Outcome, Solution, Status
-from ctmc.solve import default_solver, failure_message, solve
+from ctmc.solve import failure_message, solve
 from ctmc.trace import Trace
 
 _FLOOR = 1e-13
@@ -32,7 +33,7 @@ class Proven(NamedTuple):
 
 
 def _proofs(problem: FirstPassage, solver: Any) -> Proofs:
-    chosen = registry.make_solver(default_solver(problem) if solver is None else solver)
+    chosen, _ = chosen_solver(problem, solver)
     registry.check_takes(chosen, problem)
 
     def run(equation: Equation) -> Outcome:

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from ctmc import certificate, registry, strict
+from ctmc.advise import chosen_solver
 from ctmc.certificate import Certificate
 from ctmc.checkpoint import Checkpoint
+from ctmc.defaults import SMALL, next_method
 from ctmc.discounted import answer_discounted
 from ctmc.errors import CTMCError, ModelError, ReducibleError, SolveError, UnstableError, printable, unknown_name
 from ctmc.model.generator import Generator, ProductCounter
@@ -31,57 +33,7 @@ from ctmc.trace import Monitor, check_time_limit, checked_start
 
 _log = logging.getLogger("ctmc.solve")
 
-SMALL = 3000
-"""Up to this many states elimination is the default for a stationary distribution."""
-VERY_SMALL = 1000
-"""The same for discounted rewards, where each moment takes a factorisation of its own."""
-FEW_EVENTS = 20
-"""Up to this rate x time uniformization, which clears no negative numbers, takes about as many products as any method."""
-MANY_EVENTS = 1e6
-"""Above this rate x time implicit steps take over where a model is small enough to be factorised."""
-FACTORISED = 10_000
 CERTIFICATES = ("defect", "strict")
-
-
-def default_solver(problem: Problem) -> str:
-    """Return the name of the solver that is taken when none is named.
-
-    Stationary: `gth` up to 3000 states (it cannot be inaccurate), `bicgstab` above, `logarithmic_reduction` for a QBD,
-    `level_dependent` for one whose blocks depend on the level.  Questions about time: `uniformization` up to a rate x time
-    of 20, `chebyshev` above, `rational` above 1e6 up to 10,000 states.  Discounted rewards: `resolvent_lu` up to 1000
-    states, `resolvent_krylov` above.  First passage: `absorption_elimination` up to 3000 states, `absorption_krylov` above.
-    """
-    if isinstance(problem, DiscountedReward):
-        return "resolvent_lu" if problem.model.size <= VERY_SMALL else "resolvent_krylov"
-    if isinstance(problem, FirstPassage):
-        return "absorption_elimination" if problem.model.size <= SMALL else "absorption_krylov"
-    if isinstance(problem, Transient | AccumulatedReward):
-        events = problem.model.uniformization_rate * float(problem.times[-1])
-        if events > MANY_EVENTS and problem.model.size <= FACTORISED:
-            return "rational"
-        return "uniformization" if events <= FEW_EVENTS else "chebyshev"
-    if isinstance(problem.model, QBD):
-        return "logarithmic_reduction"
-    if isinstance(problem.model, LevelDependentQBD):
-        return "level_dependent"
-    return "gth" if problem.model.size <= SMALL else "bicgstab"
-
-
-def next_method(problem: Problem, name: str) -> str:
-    """Return the method to try after this one failed, or '' where there is none."""
-    if isinstance(problem, Stationary) and isinstance(problem.model, Generator):
-        order = ["gth"] if problem.model.size <= SMALL else []
-        order += ["bicgstab", "gmres", "gauss_seidel", "sparse_lu"]
-    elif isinstance(problem, FirstPassage):
-        order = ["absorption_elimination"] if problem.model.size <= SMALL else []
-        order += ["absorption_krylov", "absorption_lu"]
-    elif isinstance(problem, DiscountedReward):
-        order = ["resolvent_krylov", "resolvent_lu", "value_iteration"]
-    elif isinstance(problem, Transient | AccumulatedReward):
-        order = ["chebyshev", "rational", "uniformization"]
-    else:
-        order = [default_solver(problem)]
-    return next((other for other in order if other != name), "")
 
 
 def solve(
@@ -104,8 +56,8 @@ def solve(
     ----------
     problem : Stationary, Transient, AccumulatedReward, DiscountedReward or FirstPassage
     solver : solver object, or str, optional
-        For instance ``"gmres"`` or ``"gmres(restart=50)"``; by default what `default_solver` says.  Nothing else is ever
-        tried by itself.
+        For instance ``"gmres"`` or ``"gmres(restart=50)"``; by default what `default_solver` says; ``"auto"`` for what `advise`
+        recommends, which `Solution.notes` names with the reason.  Nothing else is ever tried by itself.
     start : ndarray, shape (n,), or Solution, optional
         First iterate for iterative methods, non-negative; such as the answer at other rates.  Methods that begin from no
         first guess do without it, and `Solution.notes` says so.
@@ -158,7 +110,7 @@ def solve(
     (True, True)
     """
     strictly = _is_strict(problem, certify, rewards)
-    chosen = registry.make_solver(default_solver(problem) if solver is None else solver)
+    chosen, advised = chosen_solver(problem, solver)
     registry.check_takes(chosen, problem)
     name = registry.solver_name(chosen)
     _log.info("%s: %s on %s", name, type(problem).__name__, type(problem.model).__name__)
@@ -202,6 +154,8 @@ def solve(
             solution, intervals=counted.intervals, products=counter.products, seconds=runs.seconds
         )
     solution = dataclasses.replace(solution, warm=runs.warm, **runs.end(solution.converged))
+    if advised:
+        solution = dataclasses.replace(solution, notes=(advised, *solution.notes))
     if first is not None and not runs.warm:
         note = f"The start was not used: {name} begins from no first guess, or the start has no probability where it could."
         solution = dataclasses.replace(solution, notes=(*solution.notes, note))

@@ -693,10 +693,10 @@ def test_a_reader_that_leaves_is_no_error(tmp_path):
 
 def test_the_listing_names_the_default_solvers_that_are_taken():
     from ctmc.cli.listing import _problems
+    from ctmc.defaults import SMALL, default_solver
     from ctmc.model.generator import Generator
     from ctmc.model.state_space import Lattice
     from ctmc.problem import Stationary
-    from ctmc.solve import SMALL, default_solver
 
     listed = {row["name"]: row["default_solver"] for row in _problems()}
     sizes = (SMALL, SMALL + 1)
@@ -708,7 +708,7 @@ def test_the_listing_names_the_default_solvers_that_are_taken():
 
 def test_the_listing_names_the_default_solvers_of_questions_about_time():
     from ctmc.cli.listing import _problems
-    from ctmc.solve import FACTORISED, FEW_EVENTS, MANY_EVENTS, SMALL, VERY_SMALL, default_solver
+    from ctmc.defaults import FACTORISED, FEW_EVENTS, MANY_EVENTS, SMALL, VERY_SMALL, default_solver
 
     def chain(size):
         return ctmc.build("birth_death", births=[1.0] * (size - 1), deaths=[1.0] * (size - 1))

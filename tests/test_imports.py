@@ -34,6 +34,7 @@ ROOMS = (
     "registry",
     *("storage", "interchange"),
     *("passage_solution", "resume"),
+    *("defaults", "costs", "advise"),
     *("solve", "simulation", "reach", "quasi_stationary", "cases", "contract", "bias", "sensitivity", "forecast"),
     *("recheck", "verify"),
     "study",
@@ -69,7 +70,7 @@ MODEL = (
         "qbd",
         "level_dependent",
     ),
-    *("absorption", "exchange", "lumpability", "period", "decay", "structure", "stopped", "passage_law"),
+    *("absorption", "exchange", "lumpability", "period", "decay", "structure", "traits", "stopped", "passage_law"),
 )
 FRONT = ("study", "comparison", "cli", "__main__")
 """Rooms that may take names from `ctmc` itself, which knows everything."""

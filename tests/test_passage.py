@@ -11,11 +11,11 @@ from scipy import stats
 from scipy.linalg import expm
 
 import ctmc
+from ctmc.defaults import default_solver
 from ctmc.errors import ModelError, SolveError
 from ctmc.model.m_factors import factorized
 from ctmc.model.stopped import fates
 from ctmc.problem import FirstPassage
-from ctmc.solve import default_solver
 from ctmc.study.measures import evaluate_measure
 
 SOLVERS = ("absorption_elimination", "absorption_krylov", "absorption_lu")

@@ -15,6 +15,7 @@ from scipy.linalg import expm
 
 import ctmc
 from ctmc import registry
+from ctmc.defaults import SMALL, default_solver, next_method
 from ctmc.errors import ModelError, ReducibleError, SolveError, UnstableError, UnsupportedProblemError
 from ctmc.model import absorption
 from ctmc.model.elimination import gth
@@ -23,7 +24,6 @@ from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.model.state_space import Lattice
 from ctmc.problem import Stationary, Transient
 from ctmc.solution import HISTORY, Outcome, Status
-from ctmc.solve import SMALL, default_solver, next_method
 from solvers.stationary.gauss_seidel import GaussSeidel
 from solvers.stationary.power_iteration import PowerIteration
 

@@ -11,11 +11,11 @@ import numpy as np
 
 import ctmc
 from builders.supermarket.rank import best_within
+from ctmc.defaults import SMALL
 from ctmc.errors import ModelError, SolveError, printable
 from ctmc.model.generator import Generator
 from ctmc.model.parameters import positive_rate, positive_rates, whole_number
 from ctmc.solution import Solution, flat_measures
-from ctmc.solve import SMALL
 
 LEAST_ERROR, MOST_ERROR = 1e-10, 0.1
 """Limits of a truncation error: below the first, the solves themselves are not accurate enough to tell."""

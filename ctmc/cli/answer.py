@@ -23,8 +23,9 @@ from ctmc.errors import CTMCError
 def answer(question: Question, output: Output) -> int:
     """Answer a question and return the exit code."""
     from ctmc import registry
+    from ctmc.advise import chosen_solver
     from ctmc.cli.progress import Progress, monitor_for
-    from ctmc.solve import default_solver, solve
+    from ctmc.solve import solve
     from ctmc.study.measures import check_measure
 
     for text in question.conditions:
@@ -33,8 +34,7 @@ def answer(question: Question, output: Output) -> int:
     check_extras(question)
     model = load_model(question.file)
     problem = registry.problem_class(question.problem)(model, **settings)
-    name = question.solver or default_solver(problem)
-    solver = registry.make_solver(name)
+    solver, advised = chosen_solver(problem, question.solver)
     if question.options:
         solver = dataclasses.replace(solver, **question.options)  # type: ignore[type-var]
     shown = registry.solver_name(solver)
@@ -48,10 +48,11 @@ def answer(question: Question, output: Output) -> int:
     start = None if question.start is None else start_vector(question.start, model, output)
     if not (output.json or output.csv):
         default = f" (the default for this {question.problem} problem)" if question.solver is None else ""
+        default = " (advised)" if advised else default
         output.write(f"Solver: {shown}{default}")
     elif question.solver is None:
         output.news(f"Solver: {shown} (the default for this {question.problem} problem)")
-    for note in model.notes:
+    for note in [*([advised] if advised else []), *model.notes]:
         output.news(f"Note: {note}")
     progress = Progress(output, shown, problem.tolerance)
 
@@ -74,10 +75,10 @@ def answer(question: Question, output: Output) -> int:
             )
         finally:
             progress.close()
-        return _conclude(question, solution, output)
+        return _conclude(question, solution, output, advised)
 
 
-def _conclude(question: Question, solution: Any, output: Output) -> int:
+def _conclude(question: Question, solution: Any, output: Output, advised: str) -> int:
     """Store, show, and return the exit code."""
     import numpy as np
 
@@ -113,6 +114,7 @@ def _conclude(question: Question, solution: Any, output: Output) -> int:
             "file": question.file,
             "model_hash": solution.model_hash,
             **facts,
+            **({"advice": advised} if advised else {}),
             **({"measures": measures} if found is None else plain_numbers(found)),
             "saved": saved,
             **({"checkpoint": str(solution.checkpoint)} if solution.checkpoint is not None else {}),

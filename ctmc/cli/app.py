@@ -27,6 +27,7 @@ COMMANDS = {
     "rerate": ("rerate", "Take a stored model at other rates, without building it again."),
     "info": ("info", "Tell what a file holds."),
     "verify": ("verify", "Verify files: hashes, laws of the models, certificates of the answers."),
+    "advise": ("advise", "Tell which solver to take for a stored model, and why."),
     "solve": ("solve", "Solve a stored model and certify the answer."),
     "optimize": ("optimize", "Find the best values of a model's parameters."),
     "report": ("report", "Show a comparison as one page of HTML, or write its runs as a table."),

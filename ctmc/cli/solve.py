@@ -84,8 +84,11 @@ def _solver_in(arguments: list[str]) -> str | None:
 def solver_options(text: str, taken: list[str]) -> list[click.Parameter]:
     """Return a flag for each option of a solver, given as NAME or NAME(option=value)."""
     from ctmc import registry
+    from ctmc.advise import is_auto
     from ctmc.study.parameters import option_annotations
 
+    if is_auto(text):
+        return []  # which solver it will be is not known yet
     kind: Any = registry.solver_class(text.partition("(")[0].strip())
     parts = read_docstring(kind)
     annotations = option_annotations(kind)
@@ -140,7 +143,7 @@ command = SolveCommand(
             ["--solver"],
             metavar="NAME",
             shell_complete=names_starting(solver_names),
-            help="A solver, also with options: 'gmres(restart=50)'; default: the one that 'ctmc list problems' names.",
+            help="A solver, also with options: 'gmres(restart=50)', or 'auto': the one that 'ctmc advise' recommends; default: the one that 'ctmc list problems' names.",
         ),
         click.Option(["--problem"], default="stationary", metavar="|".join(PROBLEM_NAMES), show_default=True,
                      shell_complete=names_starting(lambda: PROBLEM_NAMES), help="The question."),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ctmc import registry
+from ctmc.advise import chosen_solver
 from ctmc.errors import CTMCError, MemoryLimitError, PluginError, UnsupportedProblemError, printable
 from ctmc.model.generator import Generator
 from ctmc.model.memory import limited_memory
@@ -20,7 +21,7 @@ from ctmc.model.qbd import QBD
 from ctmc.model.recipe import allowed_code
 from ctmc.problem import PROBLEMS, Stationary
 from ctmc.solution import HISTORY, Solution, Status, flat_measures
-from ctmc.solve import default_solver, solve
+from ctmc.solve import solve
 from ctmc.storage import load_fitting
 from ctmc.threads import limited_threads
 
@@ -86,7 +87,7 @@ def _attempt(request: Mapping[str, Any], tell: Callable[[str], None], answer: di
         states = settings["initial"]
         settings["initial"] = {tuple(map(int, state.split(","))): chance for state, chance in states.items()}
     problem = PROBLEMS[request["problem"]](model, **settings)
-    solver = registry.make_solver(request["solver"] or default_solver(problem))
+    solver, _ = chosen_solver(problem, request["solver"] or None)
     registry.check_takes(solver, problem)
     start = None if request.get("start") is None else np.load(request["start"], allow_pickle=False)
     seconds: list[float] = []

@@ -104,7 +104,7 @@ def _of_chain(model: Generator) -> dict[str, Any]:
     # by source, for the search in both directions; one byte an entry is enough for its weights
     leaving = csr_array(csc_array((np.ones(entries, dtype=np.int8), sources, indptr), shape=(n, n)))
     breadth = np.full(n, -1, dtype=np.int64)
-    _breadth_first(
+    breadth_first(
         unsigned(indptr), unsigned(sources), unsigned(leaving.indptr),
         unsigned(leaving.indices), breadth, np.empty(n, dtype=np.uint64),
     )  # fmt: skip
@@ -277,7 +277,7 @@ def _steps(indptr: Any, sources: Any, rates: Any, table: Any, largest: Any, fall
 
 
 @compiled
-def _breadth_first(indptr: Any, sources: Any, out_indptr: Any, targets: Any, level: Any, queue: Any) -> None:
+def breadth_first(indptr: Any, sources: Any, out_indptr: Any, targets: Any, level: Any, queue: Any) -> None:
     """Set the distance of each state from state 0, or from the first one of its part where parts are not joined."""
     one = np.uint64(1)
     for root in range(np.uint64(level.size)):

@@ -88,7 +88,7 @@ class Solve:
     ----------
     models : tuple of str
     problem : str
-    solvers : tuple of Solver or None
+    solvers : tuple of Solver, 'auto' or None
         None stands for the problem's default solver.
     tolerance : float or None
         None stands for the problem's default.
@@ -108,7 +108,7 @@ class Solve:
 
     models: tuple[str, ...]
     problem: str
-    solvers: tuple[Solver | None, ...]
+    solvers: tuple[Solver | str | None, ...]
     tolerance: float | None = None
     measures: tuple[str, ...] | None = None
     initial: tuple[float, ...] | None = None

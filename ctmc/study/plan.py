@@ -49,7 +49,7 @@ class Plan(Work):
         for place, step, solver in places(self.study):
             self.answers[place] = [self.planned(place, step, solver)]
 
-    def planned(self, place: Place, step: Solve, solver: Solver | None) -> Row:
+    def planned(self, place: Place, step: Solve, solver: Solver | str | None) -> Row:
         """Return the row of one step."""
         name = place[1]
         if name in self.unbuilt:

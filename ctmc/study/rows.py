@@ -121,7 +121,7 @@ class StudyResult:
         return not self.dry and any(row.status != Status.CONVERGED.name for row in self.rows)
 
 
-def places(study: Study) -> Iterator[tuple[Place, Solve, Solver | None]]:
+def places(study: Study) -> Iterator[tuple[Place, Solve, Solver | str | None]]:
     """Yield where rows belong, in the order of the study, with the question and the solver."""
     for number, step in enumerate(study.solves):
         for name in step.models:
@@ -134,7 +134,7 @@ def row_without_answer(study: Study, place: Place, status: str, message: str = "
     step = study.solves[place[0]]
     solver = step.solvers[place[2]]
     model = study.models[place[1]]
-    shown = "" if solver is None else solver_text(solver)
+    shown = solver or "" if solver is None or isinstance(solver, str) else solver_text(solver)
     return Row(model.group, step.problem, shown, status, message, point=model.point, **facts)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from ctmc import registry
+from ctmc.advise import AUTO, is_auto
 from ctmc.errors import ModelError, printable
 from ctmc.problem import PROBLEMS
 from ctmc.storage.question import solver_text
@@ -28,7 +29,7 @@ def solvers_of(given: str | Sequence[str], problem: str = "stationary") -> list[
     ----------
     given : str, or sequence of str
         Names separated by commas, with options in brackets; ``all``: every solver that takes such problems, those that lack a
-        library included.  An option may be a range: ``gmres(restart=20..100)`` doubles from 20 and ends at 100 (40 is the default),
+        library included; ``auto``: the one that `ctmc.advise` recommends for each model.  An option may be a range: ``gmres(restart=20..100)`` doubles from 20 and ends at 100 (40 is the default),
         ``gauss_seidel(relaxation=0.8..1.2)`` takes five values, ``20..100:20`` has a step; ``20|50`` are single values.
     problem : str
         Which kind of problem ``all`` means.
@@ -50,6 +51,9 @@ def solvers_of(given: str | Sequence[str], problem: str = "stationary") -> list[
     for text in texts:
         if text == ALL:
             found |= dict.fromkeys(_every(problem))
+            continue
+        if is_auto(text):
+            found[AUTO] = None
             continue
         for chosen in _expanded(text):
             solver = registry.make_solver(chosen)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ctmc import registry
+from ctmc.advise import AUTO, is_auto
 from ctmc.errors import CTMCError, PluginError, StudyError, UnstableError, printable, unknown_name
 from ctmc.model.recipe import code_is_allowed
 from ctmc.problem import PROBLEMS
@@ -451,7 +452,7 @@ class _Reader:
             self.fail(f"{key} is {printable(repr(value))}; allowed is a list of one or more texts.", table, key)
         return tuple(value)
 
-    def solvers(self, content: Mapping[str, Any], problem: str, table: Table) -> tuple[Solver | None, ...]:
+    def solvers(self, content: Mapping[str, Any], problem: str, table: Table) -> tuple[Solver | str | None, ...]:
         value = content.get("solvers")
         if value is None:
             return (None,)
@@ -459,7 +460,7 @@ class _Reader:
             self.fail(f"solvers is {printable(repr(value))}; allowed is a list of solvers.", table, "solvers")
         return tuple(self.solver(item, problem, table) for item in value)
 
-    def solver(self, given: Any, problem: str, table: Table) -> Solver:
+    def solver(self, given: Any, problem: str, table: Table) -> Solver | str:
         if isinstance(given, dict):
             options = {key: value for key, value in given.items() if key != "name"}
             name, mark = given.get("name"), next(iter(options), "name")
@@ -470,6 +471,8 @@ class _Reader:
             self.fail(f"solvers has the entry {printable(repr(given))}; allowed is {allowed}.", table, "solvers")
         self.check_code("solvers", options, table)
         try:
+            if not options and is_auto(name):
+                return AUTO
             solver = registry.make_solver(name) if options is None else registry.solver_with(name, options)
         except PluginError:
             raise

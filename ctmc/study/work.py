@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from ctmc import registry
+from ctmc.advise import chosen_solver
 from ctmc.errors import CTMCError, StorageError, StudyError
 from ctmc.model.generator import Generator
 from ctmc.model.memory import holding
 from ctmc.model.recipe import Prepared
 from ctmc.problem import PROBLEMS
 from ctmc.solution import Solution, Status
-from ctmc.solve import default_solver, solve
+from ctmc.solve import solve
 from ctmc.solver import Solver
 from ctmc.storage import can_be_saved, read_info, save_solution
 from ctmc.storage.locks import BusyError
@@ -221,10 +222,12 @@ class Work:
         assert found is not None
         return found
 
-    def question(self, step: Solve, name: str, solver: Solver | None) -> tuple[Any, Solver, dict[str, Any]]:
+    def question(self, step: Solve, name: str, solver: Solver | str | None) -> tuple[Any, Solver, dict[str, Any]]:
         """Return the problem, the solver that answers it, and both as the store knows them."""
         problem = _problem(step, self.model(name))
-        chosen = registry.make_solver(default_solver(problem) if solver is None else solver)
+        chosen, advised = chosen_solver(problem, solver)
+        if advised:
+            self.watcher.news(f"{name}: {advised}")
         return problem, chosen, question_of(problem, chosen)
 
     def look(self, name: str, problem: Any, question: Mapping[str, Any]) -> Found:
@@ -239,7 +242,7 @@ class Work:
             self._known[name] = questions_of(self.store, self.path(name))
         return self._known[name]
 
-    def answer(self, place: Place, step: Solve, solver: Solver | None) -> list[Row]:
+    def answer(self, place: Place, step: Solve, solver: Solver | str | None) -> list[Row]:
         """Return the rows of one step: one model, one question, one solver."""
         name = place[1]
         if name in self.unbuilt:

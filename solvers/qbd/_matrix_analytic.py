@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 
 import ctmc
 from ctmc import registry
+from ctmc.defaults import SMALL
 from ctmc.errors import ReducibleError, UnsupportedProblemError
 from ctmc.model.decay import decay_rate
 from ctmc.model.generator import Generator
@@ -21,7 +22,6 @@ from ctmc.model.memory import require_memory
 from ctmc.model.qbd import QBD
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome, Status
-from ctmc.solve import SMALL
 from ctmc.solver import Solver
 from ctmc.trace import Trace
 

@@ -1,0 +1,59 @@
+"""Which method is taken when none is named, and which one to try after another has failed."""
+
+from __future__ import annotations
+
+from ctmc.model.generator import Generator
+from ctmc.model.level_dependent import LevelDependentQBD
+from ctmc.model.qbd import QBD
+from ctmc.problem import AccumulatedReward, DiscountedReward, FirstPassage, Problem, Stationary, Transient
+
+SMALL = 3000
+"""Up to this many states elimination is the default for a stationary distribution."""
+VERY_SMALL = 1000
+"""The same for discounted rewards, where each moment takes a factorisation of its own."""
+FEW_EVENTS = 20
+"""Up to this rate x time uniformization, which clears no negative numbers, takes about as many products as any method."""
+MANY_EVENTS = 1e6
+"""Above this rate x time implicit steps take over where a model is small enough to be factorised."""
+FACTORISED = 10_000
+
+
+def default_solver(problem: Problem) -> str:
+    """Return the name of the solver that is taken when none is named.
+
+    Stationary: `gth` up to 3000 states (it cannot be inaccurate), `bicgstab` above, `logarithmic_reduction` for a QBD,
+    `level_dependent` for one whose blocks depend on the level.  Questions about time: `uniformization` up to a rate x time
+    of 20, `chebyshev` above, `rational` above 1e6 up to 10,000 states.  Discounted rewards: `resolvent_lu` up to 1000
+    states, `resolvent_krylov` above.  First passage: `absorption_elimination` up to 3000 states, `absorption_krylov` above.
+    """
+    if isinstance(problem, DiscountedReward):
+        return "resolvent_lu" if problem.model.size <= VERY_SMALL else "resolvent_krylov"
+    if isinstance(problem, FirstPassage):
+        return "absorption_elimination" if problem.model.size <= SMALL else "absorption_krylov"
+    if isinstance(problem, Transient | AccumulatedReward):
+        events = problem.model.uniformization_rate * float(problem.times[-1])
+        if events > MANY_EVENTS and problem.model.size <= FACTORISED:
+            return "rational"
+        return "uniformization" if events <= FEW_EVENTS else "chebyshev"
+    if isinstance(problem.model, QBD):
+        return "logarithmic_reduction"
+    if isinstance(problem.model, LevelDependentQBD):
+        return "level_dependent"
+    return "gth" if problem.model.size <= SMALL else "bicgstab"
+
+
+def next_method(problem: Problem, name: str) -> str:
+    """Return the method to try after this one failed, or '' where there is none."""
+    if isinstance(problem, Stationary) and isinstance(problem.model, Generator):
+        order = ["gth"] if problem.model.size <= SMALL else []
+        order += ["bicgstab", "gmres", "gauss_seidel", "sparse_lu"]
+    elif isinstance(problem, FirstPassage):
+        order = ["absorption_elimination"] if problem.model.size <= SMALL else []
+        order += ["absorption_krylov", "absorption_lu"]
+    elif isinstance(problem, DiscountedReward):
+        order = ["resolvent_krylov", "resolvent_lu", "value_iteration"]
+    elif isinstance(problem, Transient | AccumulatedReward):
+        order = ["chebyshev", "rational", "uniformization"]
+    else:
+        order = [default_solver(problem)]
+    return next((other for other in order if other != name), "")
