@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import ctmc
 from ctmc.comparison import compare as comparing
 from ctmc.comparison.compare import Watcher, compare
 from ctmc.comparison.files import load_comparison, save_comparison
+from ctmc.comparison.groups import memory_group
 from ctmc.comparison.isolation import Warden, WardenError
 from ctmc.comparison.settings import Entry, Settings
 from ctmc.comparison.studies import entries_of_files, entries_of_study
@@ -65,6 +67,10 @@ class Eats(Base):
         while True:
             kept.append(np.ones(2_000_000))
 
+class Gulps(Base):
+    def misbehave(self):
+        np.ones(1_000_000_000)
+
 class NeverEnds(Base):
     def misbehave(self):
         while True:
@@ -97,7 +103,7 @@ class Waits(Base):
         time.sleep(float(os.environ.get("CTMC_TEST_WAIT", "1000")))
 '''
 NAMES = {"segfaults": "Segfaults", "exits": "Exits", "eats": "Eats", "never_ends": "NeverEnds", "forks": "Forks",
-         "talks": "Talks", "raises": "Raises", "lies": "Lies", "waits": "Waits"}  # fmt: skip
+         "talks": "Talks", "raises": "Raises", "lies": "Lies", "waits": "Waits", "gulps": "Gulps"}  # fmt: skip
 
 
 @pytest.fixture
@@ -162,7 +168,9 @@ class Counting(Watcher):
 
 
 def test_whatever_a_solver_does_is_a_row(tmp_path, plugins, queue):
-    found = compare([queue], ["gth", *NAMES, "gmres"], time_limit=1.0, memory_limit="300MiB")
+    found = compare(
+        [queue], ["gth", *(name for name in NAMES if name != "gulps"), "gmres"], time_limit=1.0, memory_limit="300MiB"
+    )
     runs = {run.solver: run for run in found.runs}
     assert [runs[name].status for name in ("gth", "gmres", "forks", "talks")] == ["CONVERGED"] * 4
     expected = {
@@ -229,6 +237,62 @@ def test_an_interrupted_comparison_goes_on(tmp_path, queue):
     assert rest.done == 2
     assert whole.complete
     assert whole.runs[0].seconds == found.runs[0].seconds
+
+
+def fake_groups(tmp_path, version):
+    """A folder that looks like control groups: this process may make one, and the kernel has ended something in it."""
+    own = tmp_path / ("memory/here" if version == "cgroup v1" else "here")
+    own.mkdir(parents=True)
+    groups = tmp_path / "groups"
+    groups.write_text("5:cpu:/\n4:memory:/here\n" if version == "cgroup v1" else "5:cpu:/\n0::/here\n")
+    return own, groups
+
+
+@pytest.mark.parametrize("version", ["cgroup v1", "cgroup v2"])
+def test_groups_of_processes_of_both_versions(tmp_path, monkeypatch, version):
+    own, groups = fake_groups(tmp_path, version)
+    limit, events = {
+        "cgroup v1": ("memory.limit_in_bytes", "memory.oom_control"),
+        "cgroup v2": ("memory.max", "memory.events"),
+    }[version]
+    made = pathlib.Path.mkdir
+
+    def kernel(path, *arguments, **options):
+        made(path, *arguments, **options)
+        for name in (limit, events, "cgroup.procs", *(["memory.swap.max"] if version == "cgroup v2" else [])):
+            (path / name).write_text("")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pathlib.Path, "mkdir", kernel)
+        group = memory_group(10**9, mount=tmp_path, groups=groups)
+    assert group.version == version
+    assert group.path.parent == own
+    assert int((group.path / limit).read_text()) == 10**9 + 64 * 2**20
+    assert not group.ran_out
+    (group.path / events).write_text("low 0\noom_kill 2\n")
+    assert group.ran_out
+    group.add(1234)
+    assert (group.path / "cgroup.procs").read_text() == "1234"
+
+
+def test_where_no_group_can_be_made_there_is_none(tmp_path):
+    own, groups = fake_groups(tmp_path, "cgroup v2")
+    assert memory_group(10**9, mount=tmp_path, groups=groups) is None  # no memory controller in what was made
+    assert list(own.iterdir()) == []
+    assert memory_group(10**9, mount=tmp_path / "nowhere", groups=groups) is None
+    assert memory_group(10**9, mount=tmp_path, groups=tmp_path / "no file") is None
+
+
+def test_the_kernel_keeps_the_limit(plugins, queue):
+    """One that eats faster than the warden looks."""
+    group = memory_group(10**9)
+    if group is None:
+        pytest.skip("no control group with memory can be made here")
+    group.remove()
+    (run,) = compare([queue], "gulps", memory_limit="300MiB").runs
+    assert (run.status, run.reason) == ("MEMORY_LIMIT", "memory")
+    assert run.isolation.startswith("watched, cgroup v")
+    assert run.peak_bytes < 700 * 2**20
 
 
 def test_several_at_once_come_out_in_order(tmp_path, plugins, queue):

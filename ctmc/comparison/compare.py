@@ -214,7 +214,6 @@ class _Comparing:
             manifest(
                 time_limit=settings.time_limit, memory_limit=settings.memory_limit, threads=settings.threads,
                 jobs=settings.jobs, repeats=settings.repeats,
-                isolation="a process for each run, its tree watched 50 times a second",
             )
         )  # fmt: skip
         session = len(self.sessions) - 1
@@ -403,7 +402,7 @@ class _Comparing:
     def ended(self, run: Run, request: Mapping[str, Any], ending: Ending) -> Run:
         """Return the run with what came of it."""
         facts: dict[str, Any] = {
-            "wall_seconds": ending.wall_seconds, "cpu_seconds": ending.cpu_seconds,
+            "isolation": ending.isolation, "wall_seconds": ending.wall_seconds, "cpu_seconds": ending.cpu_seconds,
             "allocated_bytes": ending.allocated_bytes, "peak_bytes": ending.peak_bytes,
         }  # fmt: skip
         answer = _answer(Path(request["answer"]))

@@ -50,6 +50,8 @@ class Ending:
         The end of what it wrote.
     orphans : int
         Processes that it left behind, which were ended.
+    isolation : str
+        ``watched``: looked at by the warden; with ``cgroup v1`` or ``cgroup v2`` also bounded by the kernel.
     """
 
     code: int
@@ -61,6 +63,7 @@ class Ending:
     peak_bytes: int
     tail: str
     orphans: int = 0
+    isolation: str = "watched"
 
 
 class WardenError(CTMCError, RuntimeError):

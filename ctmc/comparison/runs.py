@@ -66,6 +66,8 @@ class Run:
     allocated_bytes, peak_bytes : int or None
         What was allocated at most beside the interpreter and its libraries, the model included, looked at 50 times a second; and
         the largest resident memory of the process.
+    isolation : str
+        How its limits were kept: ``watched``, also with ``cgroup v1`` or ``cgroup v2``, where the kernel keeps the one on memory, too.
     session : int
         Position in `Comparison.sessions`.
     ran : str
@@ -97,6 +99,7 @@ class Run:
     cpu_seconds: float | None = None
     allocated_bytes: int | None = None
     peak_bytes: int | None = None
+    isolation: str = ""
     session: int = 0
     ran: str = ""
     measures: Mapping[str, float] = field(default_factory=dict)

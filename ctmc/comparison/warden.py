@@ -22,6 +22,8 @@ import time
 import warnings
 from typing import Any
 
+from ctmc.comparison.groups import memory_group
+
 _LOOK, _LOOK_BELOW = 0.02, 0.2
 """Seconds between two looks at the memory of a child, and of its children, which take longer to find."""
 _TAIL = 2000
@@ -129,12 +131,22 @@ def _answer(work: Any, request: dict[str, Any]) -> bool:
         _become(work, request, told_writer, out_writer)
     os.close(told_writer)
     os.close(out_writer)
+    group = None if request.get("memory_limit") is None else memory_group(int(request["memory_limit"]))
+    if group is not None:
+        group.add(child)
     found = _watch(child, request, told_reader, out_reader, begin)
     os.close(told_reader)
     os.close(out_reader)
+    orphans = end_all_below(os.getpid())
+    isolation = "watched"
+    if group is not None:
+        isolation = f"watched, {group.version}"
+        if found is not None and found["code"] == -signal.SIGKILL and not found["reason"] and group.ran_out:
+            found["reason"] = "memory"
+        group.remove()
     if found is None:
         return False
-    _say({"event": "ended", **found, "orphans": end_all_below(os.getpid())})
+    _say({"event": "ended", **found, "orphans": orphans, "isolation": isolation})
     return True
 
 
