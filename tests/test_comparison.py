@@ -339,14 +339,26 @@ def test_the_same_output_at_once(tmp_path, queue):
     assert watcher.done == 1
 
 
-def command(*arguments, **environment):
-    return subprocess.Popen(
-        [sys.executable, "-m", "ctmc", "compare", *map(str, arguments)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment},
-    )  # fmt: skip
+@pytest.fixture
+def command():
+    """Return a function that starts ``ctmc compare``; what it has started ends with the test."""
+    started = []
+
+    def start(*arguments, **environment):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ctmc", "compare", *map(str, arguments)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment},
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
-def wait_for(condition, seconds=60.0):
+def wait_for(condition, seconds=250.0):  # where nothing is compiled yet, every process compiles
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it took too long"
@@ -354,7 +366,7 @@ def wait_for(condition, seconds=60.0):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_a_parent_that_is_ended_leaves_no_process_and_a_whole_file(tmp_path, plugins, queue, number):
+def test_a_parent_that_is_ended_leaves_no_process_and_a_whole_file(tmp_path, plugins, queue, number, command):
     output = tmp_path / "found.h5"
     asked = (queue, "--solvers", "gth,forks,waits,gmres", "--time-limit", "100", "-o", output)
     running = command(*asked)
@@ -368,7 +380,7 @@ def test_a_parent_that_is_ended_leaves_no_process_and_a_whole_file(tmp_path, plu
     assert [run.status for run in stored.runs] == ["CONVERGED", "CONVERGED", "NOT_RUN", "NOT_RUN"]
     assert ctmc.verify(output).trusted
     again = command(*asked, "--json", CTMC_TEST_WAIT="0.1")
-    out, news = again.communicate(timeout=120)
+    out, news = again.communicate(timeout=250)
     assert again.returncode == 0, news
     document = json.loads(out)
     assert document["complete"]
@@ -584,11 +596,11 @@ def test_a_damaged_comparison_is_no_comparison(tmp_path, queue):
             load_comparison(output)
 
 
-def test_names_are_inert_on_the_terminal_and_in_csv(tmp_path, queue):
+def test_names_are_inert_on_the_terminal_and_in_csv(tmp_path, queue, command):
     hostile = tmp_path / "=cmd|' [bold]\x1b[31m<img src=x>.h5"
     os.rename(queue, hostile)
     found = command(hostile, "--solvers", "gth", "-o", tmp_path / "o.h5", "--csv")
-    out, news = found.communicate(timeout=60)
+    out, news = found.communicate(timeout=250)
     assert found.returncode == 0, news
     assert "\x1b" not in out + news
     assert out.splitlines()[1].startswith("'=cmd|' [bold]\\x1b[31m<img src=x>,gth,")

@@ -179,7 +179,7 @@ class _Comparing:
         self.runs: list[Run] = []
         self.sessions: list[Mapping[str, Any]] = []
         self.references: References = References(self.models, Path(), lambda name, more: None, {})
-        self._saved, self._cost, self.unsaved = time.monotonic(), 0.0, ""
+        self._saved, self._cost, self._unsaved, self.unsaved = time.monotonic(), 0.0, False, ""
 
     def add(self, entry: Entry) -> None:
         """Take up a model, a QBD with its truncations."""
@@ -389,7 +389,8 @@ class _Comparing:
                 del busy[warden]
                 self.runs[task.place] = self.ended(self.runs[task.place], task.request, ending)
                 self.watcher.ended(task.place, self.runs[task.place])
-                self.save_now_and_then()
+                self._unsaved = True
+            self.save_now_and_then()
             self.watcher.look()
 
     def look(self, warden: Warden, seconds: float) -> Ending | None:
@@ -439,7 +440,7 @@ class _Comparing:
 
     def save_now_and_then(self) -> None:
         now = time.monotonic()
-        if self._cost <= _SAVE_SHARE * (now - self._saved):
+        if self._unsaved and self._cost <= _SAVE_SHARE * (now - self._saved):
             self.save(True)
 
     def save(self, stopped: bool) -> None:
@@ -453,6 +454,7 @@ class _Comparing:
             if not self.unsaved:
                 self.watcher.news(f"What was found so far is not stored: {error}")
             self.unsaved = str(error)
+        self._unsaved = False
         self._saved = time.monotonic()
         self._cost = self._saved - begin
 
