@@ -29,7 +29,7 @@ from ctmc.model.state_space import Lattice, Variable
 from ctmc.model.streamed import made, streaming
 from ctmc.model.transitions import CodedTransitions
 from ctmc.solution import HISTORY, Status
-from ctmc.storage import atomic, checkpoints, coding, foreign, gate, locks, models, question, sources, stored
+from ctmc.storage import atomic, checkpoints, coding, foreign, gate, locks, models, question, solutions, sources, stored
 from ctmc.storage.container import content_hash, read_container, write_container
 from ctmc.storage.gate import StoredArray
 from ctmc.storage.hash_tree import Stream
@@ -807,3 +807,64 @@ def test_a_file_that_becomes_shorter_while_it_is_read_is_noticed(tmp_path):
         reader = file.reader()
         os.truncate(tmp_path / "x.h5", chunk.address + chunk.size - 1)
         refused("it became shorter while it was read", reader.read, chunk)
+
+
+# ---- values and differences that meet in a hash table ------------------------------------------------------------------
+
+
+def test_values_that_share_a_slot_keep_their_codes():
+    """3,000 different values in 2^18 slots: some begin at the same one."""
+    values = np.random.default_rng(1723).random(3000)
+    array = np.concatenate([values, values[::-1], np.tile(values[:300], 10)])
+    codes, table = coding.coded(array)
+    np.testing.assert_array_equal(table[codes], array)
+    assert len(table) == 3000
+
+
+def test_differences_beyond_the_frequent_ones_come_back():
+    """Random sources: 254 differences have codes, which share slots, hundreds of others stand apart, in two blocks."""
+    rng = np.random.default_rng(1724)
+    states = sources.BLOCK + 300
+    indptr = np.arange(0, 2 * states + 1, 2).astype(np.uint64)
+    given = rng.integers(0, states, 2 * states).astype(np.uint32)
+    found = sources.Differences()
+    found.add(0, indptr, given)
+    frequent = found.frequent()[:254]
+    codes, others, numbers = sources.Encoder(frequent).encode(0, indptr, given)
+    assert len(others) == found.uncovered(frequent) == (codes == sources.OTHER).sum()
+    assert (numbers > 100).all()
+    back = np.empty_like(given)
+    starts = np.concatenate([[0], np.cumsum(numbers)])
+    for parallel in (False, True):
+        back[:] = 0
+        sources.decode(0, indptr, codes, frequent, others, starts, back, states=states, parallel=parallel)
+        np.testing.assert_array_equal(back, given)
+
+
+# ---- what belongs to an answer -----------------------------------------------------------------------------------------
+
+TANDEM = registry.build("tandem_network", service_rates=[3, 2], arrival_rate=1, total_capacity=6)
+
+
+def test_the_file_of_a_plug_in_belongs_to_the_question():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Own:
+        solves = (ctmc.Stationary,)
+        needs = ctmc.Generator
+
+    asked = question.question_of(ctmc.Stationary(TANDEM), Own())
+    assert asked["solver"] == "own"
+    assert asked["source"] == hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[: question.HASH_DIGITS]
+
+
+def test_intervals_and_a_warm_start_come_back(tmp_path):
+    path = tmp_path / "queue.h5"
+    ctmc.save(path, TANDEM)
+    start = ctmc.solve(ctmc.Stationary(TANDEM), "gth").value
+    solution = ctmc.solve(ctmc.Stationary(TANDEM), "gauss_seidel", start=start, certify="strict")
+    back = solutions.load_solution(solutions.save_solution(path, solution))
+    assert back.warm
+    assert {name: (one.low, one.high) for name, one in back.intervals.items()} == {
+        name: (one.low, one.high) for name, one in solution.intervals.items()
+    }
+    assert solution.intervals

@@ -36,11 +36,9 @@ class Format:
     carries : str
         What of a model a file holds.
     module : str
-        Has ``read(path)`` and ``write(path, model, overwrite=..)``; imported when used.
+        Has ``read(path)``, which runs in a child process, and ``write(path, model, overwrite=..)``; imported when used.
     begins : callable
         Whether the first bytes of a file are those of the format.
-    isolated : bool
-        Whether files are read in a child process.
     """
 
     name: str
@@ -48,7 +46,6 @@ class Format:
     carries: str
     module: str
     begins: Callable[[bytes], bool]
-    isolated: bool = False
 
 
 FORMATS = {
@@ -67,7 +64,6 @@ FORMATS = {
             "chains with states, labels, initial states, rewards of states and transitions",
             "ctmc.interchange.umb",
             lambda head: head[257:262] == b"ustar" or head.startswith((b"\x1f\x8b\x08", b"\xfd7zXZ\0")),
-            isolated=True,
         ),
         Format(
             "matlab",
@@ -75,7 +71,6 @@ FORMATS = {
             "chains with states, labels, initial distribution, rewards of states; QBDs as SMCSolver has them",
             "ctmc.interchange.matlab",
             lambda head: head.startswith(b"MATLAB ") or head.startswith(_HDF5, 512),
-            isolated=True,
         ),
         Format(
             "scipy-npz",
@@ -83,7 +78,6 @@ FORMATS = {
             "the generator alone",
             "ctmc.interchange.scipy_npz",
             lambda head: head.startswith(b"PK\x03\x04"),
-            isolated=True,
         ),
         Format(
             "graphml",
@@ -91,7 +85,6 @@ FORMATS = {
             "chains up to 50,000 states with states, labels, initial distribution, rewards of states and transitions",
             "ctmc.interchange.graphml",
             lambda head: b"<graphml" in head,
-            isolated=True,
         ),
         Format(
             "drn",
@@ -99,7 +92,6 @@ FORMATS = {
             "chains with labels, initial states, rewards of states and actions",
             "ctmc.interchange.drn",
             lambda head: b"@type:" in head or b"@nr_states" in head,
-            isolated=True,
         ),
         Format(
             "tra",
@@ -107,7 +99,6 @@ FORMATS = {
             "chains as text: reads prism, storm and mrmc, which the first line tells, and writes prism",
             "ctmc.interchange.tra",
             lambda head: _TRA.match(head) is not None,
-            isolated=True,
         ),
         Format(
             "prism",
@@ -115,7 +106,6 @@ FORMATS = {
             "chains with states, labels, initial states, rewards of states and transitions",
             "ctmc.interchange.prism",
             lambda head: False,  # the ending of the three is that of tra
-            isolated=True,
         ),
         Format(
             "storm",
@@ -123,7 +113,6 @@ FORMATS = {
             "chains with labels, initial states, rewards of states and transitions",
             "ctmc.interchange.storm",
             lambda head: False,  # the ending of the three is that of tra
-            isolated=True,
         ),
         Format(
             "mrmc",
@@ -131,7 +120,6 @@ FORMATS = {
             "chains with labels, initial states, one reward of states and transitions",
             "ctmc.interchange.mrmc",
             lambda head: False,  # the ending of the three is that of tra
-            isolated=True,
         ),
         Format(
             "matrix-market",
@@ -139,7 +127,6 @@ FORMATS = {
             "the generator alone",
             "ctmc.interchange.matrix_market",
             lambda head: head[:14].lower() == b"%%matrixmarket",
-            isolated=True,
         ),
     )
 }
@@ -182,12 +169,9 @@ def read(path: str | os.PathLike[str], format: str | None = None) -> Generator |
 
         return load_fitting(path)
     first_bytes(path)  # what is no regular file is told apart here, before a child is started
-    if chosen.isolated:
-        from ctmc.interchange import isolated
+    from ctmc.interchange import isolated
 
-        return isolated.read(chosen.module, path)
-    model: Generator | QBD = importlib.import_module(chosen.module).read(path)
-    return model
+    return isolated.read(chosen.module, path)
 
 
 def write(
