@@ -4,6 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from compared import comparison, run
+
+from ctmc.comparison.files import save_comparison
+
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
@@ -85,3 +89,23 @@ def test_products_of_a_streamed_ring_are_compared():
     digests = next(line for line in done.stdout.splitlines() if line.startswith("content hash")).split()
     assert digests[2].rstrip(",") == digests[4]
     assert "120,000" in done.stdout
+
+
+def test_the_tables_of_which_solver(tmp_path):
+    runs = (
+        run("queue", "gth", 2.0),
+        run("queue", "gmres", 3.0, 40),
+        run("net", "gmres", 4.0, 90),
+        run("net", "anderson", 2.0, 60),
+    )
+    save_comparison(tmp_path / "found.h5", comparison(*runs))
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "which_solver.py", tmp_path / "found.h5"],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "| `gmres` | 2 of 2 | 0 | 1.75 times | 1 | 1.25 times |" in lines
+    assert "| net | 100 | 2 of 2 | `anderson` 2 s | `gmres` 2 times | `anderson` 60 | `gmres` 1.5 times |" in lines
