@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 import ctmc
+from ctmc.cli import main
 from ctmc.comparison import compare as comparing
 from ctmc.comparison.compare import Watcher, compare
 from ctmc.comparison.files import load_comparison, save_comparison
@@ -604,6 +605,30 @@ def test_names_are_inert_on_the_terminal_and_in_csv(tmp_path, queue, command):
     assert found.returncode == 0, news
     assert "\x1b" not in out + news
     assert out.splitlines()[1].startswith("'=cmd|' [bold]\\x1b[31m<img src=x>,gth,")
+
+
+def test_info_tells_what_a_comparison_holds(tmp_path, queue, capsys):
+    output = tmp_path / "found.h5"
+    compare([queue], "gth", output)
+    assert main(["info", str(output), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["kind"], told["runs"], told["status"]) == ("comparison", 1, "1 CONVERGED")
+    assert told["models"] == ["queue"]
+    assert ctmc.verify(output).trusted
+
+
+@pytest.mark.parametrize("place", ["../outside.h5", "/tmp/outside.h5", "link.h5"])
+def test_a_study_writes_below_the_current_folder_only(tmp_path, monkeypatch, capsys, place):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    monkeypatch.chdir(inside)
+    (inside / "link.h5").symlink_to(tmp_path / "elsewhere.h5")
+    (inside / "which.toml").write_text(f'output = "{place}"\n{STUDY}')
+    assert main(["compare", "which.toml"]) == 2
+    error = capsys.readouterr().err
+    assert "current folder" in error
+    assert sorted(os.listdir(tmp_path)) == ["inside"]
+    assert sorted(os.listdir(inside)) == ["link.h5", "which.toml"]
 
 
 def test_help_teaches_by_example():
