@@ -6,7 +6,6 @@ import contextlib
 import inspect
 import json
 import os
-import signal
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ctmc import registry
+from ctmc.comparison.endings import answer_in, meaning
 from ctmc.comparison.files import load_comparison, save_comparison
 from ctmc.comparison.isolation import Ending, Warden, WardenError
 from ctmc.comparison.machine import manifest
@@ -25,8 +25,8 @@ from ctmc.comparison.references import References
 from ctmc.comparison.runs import ComparedModel, Comparison, Run
 from ctmc.comparison.settings import Entry, Settings
 from ctmc.errors import CTMCError, StorageError, StudyError, printable
-from ctmc.model.memory import format_size, parse_size
 from ctmc.model.memory import memory_limit as free_memory
+from ctmc.model.memory import parse_size
 from ctmc.problem import PROBLEMS
 from ctmc.solution import HISTORY
 from ctmc.storage import read_info
@@ -318,7 +318,7 @@ class _Comparing:
                 ending = self.look(wardens[0], 0.1)
                 self.watcher.look()
                 if ending is not None:
-                    return _answer(Path(request["answer"]))
+                    return answer_in(Path(request["answer"]))
             wardens[0].end()
             return None
 
@@ -406,9 +406,9 @@ class _Comparing:
             "isolation": ending.isolation, "wall_seconds": ending.wall_seconds, "cpu_seconds": ending.cpu_seconds,
             "allocated_bytes": ending.allocated_bytes, "peak_bytes": ending.peak_bytes,
         }  # fmt: skip
-        answer = _answer(Path(request["answer"]))
+        answer = answer_in(Path(request["answer"]))
         if answer is None or ending.reason:
-            status, reason, message = _death(ending, request)
+            status, reason, message = meaning(ending, request)
             return replace(run, status=status, reason=reason, message=message, **facts)
         model = self.models[run.model]
         if model.states is None and answer.get("kind"):
@@ -465,43 +465,6 @@ def _kind(info: Mapping[str, Any]) -> str:
     if kind == "variant":
         kind = info["model"]["kind"]
     return {"qbd": "QBD", "generator": "Generator"}.get(kind, "")
-
-
-def _answer(path: Path) -> dict[str, Any] | None:
-    """Return what an attempt has left, None where it has left nothing."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    with contextlib.suppress(OSError):
-        path.unlink()
-    return content if isinstance(content, dict) else None
-
-
-def _death(ending: Ending, request: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return status, reason and sentence of an attempt that has left no answer."""
-    where = "while it loaded the model" if ending.phase in ("start", "loading") else "in the solver"
-    if ending.reason == "walltime":
-        return (
-            "TIME_LIMIT",
-            "walltime",
-            f"it was ended {where}, which did not look at its limit of {request['time_limit']:g} s.",
-        )
-    if ending.reason == "memory":
-        return "MEMORY_LIMIT", "memory", f"it was ended {where} at the limit of {format_size(request['memory_limit'])}."
-    last = printable(ending.tail.strip().splitlines()[-1][-300:]) if ending.tail.strip() else ""
-    wrote = f"; it wrote: {last.rstrip('.')}." if last else "."
-    if ending.code < 0:
-        name = _signal_name(-ending.code)
-        return "CRASHED", f"signal {-ending.code}", f"its process was ended {where} by signal {name}{wrote}"
-    return "CRASHED", f"exit code {ending.code}", f"its process ended {where} with exit code {ending.code}{wrote}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return f"{number} ({signal.Signals(number).name})"
-    except ValueError:
-        return str(number)
 
 
 def _json(value: Any) -> Any:
