@@ -33,7 +33,7 @@ def by_model(comparison: Comparison) -> list[str]:
     for fast, few in pairs:
         model = comparison.models[fast.model]
         runs = [run for run in comparison.runs if run.model == fast.model and run.status != "REFUSED"]
-        states = "QBD" if model.states is None else f"{model.states:,}"
+        states = f"{model.states:,}" if model.states is not None else "QBD" if model.kind == "QBD" else ""
         certified = f"{sum(run.converged for run in runs)} of {len(runs)}"
         cells = [fast.model, states, certified]
         for place, unit in ((fast, " s"), (few, "")):
