@@ -227,6 +227,21 @@ def test_what_is_known_is_not_repeated_and_what_differs_is(tmp_path, queue):
     assert fourth.done == 2
 
 
+def test_what_is_not_asked_for_again_stays(tmp_path, queue):
+    output, other = tmp_path / "found.h5", tmp_path / "other.h5"
+    ctmc.save(other, ctmc.build("birth_death", births=[1.0] * 9, deaths=[2.0] * 9))
+    first = compare([queue], "gth", output)
+    both = compare([other], "gth", output)
+    assert [(run.model, run.session) for run in both.runs] == [("other", 1), ("queue", 0)]
+    stored = load_comparison(output)
+    assert stored.runs[1].seconds == first.runs[0].seconds
+    assert stored.models["queue"] == first.models["queue"]
+    # but nothing about a model that is another one now
+    ctmc.save(other, ctmc.build("birth_death", births=[1.5] * 9, deaths=[2.0] * 9), overwrite=True)
+    changed = compare([other], "sparse_lu", output)
+    assert [(run.model, run.solver) for run in changed.runs] == [("other", "sparse_lu"), ("queue", "gth")]
+
+
 def test_an_interrupted_comparison_goes_on(tmp_path, queue):
     output = tmp_path / "found.h5"
     found = compare([queue], "gth,gmres,sparse_lu", output, watcher=Counting(stop_after=1))

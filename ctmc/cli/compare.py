@@ -229,7 +229,7 @@ def _show(found: Any, output: Path, before: Any, rules: tuple[str, ...], out: Ou
             told.add((run.model, run.message))
             out.line(f"ctmc: {_line(run)}: {run.message}")
     for finding in worse:
-        out.line(f"ctmc: {'worse' if finding.fails else 'slower'}: {finding}")
+        out.line(f"ctmc: {'worse' if finding.fails else 'note'}: {finding}")
     done = sum(run.converged for run in found.runs)
     out.news(
         f"{done} of {len(found.runs)} runs have a certified answer.  Results: {output}; 'ctmc report {output}' makes a page of them."

@@ -81,7 +81,8 @@ def compare(
     """Compare solvers on models.
 
     Each run has a process of its own, so that a crash, too much memory and too much time are rows of the table like any other.  Runs
-    that the output file has already, of the same model, question, solver, limits and version, are not repeated.
+    that the output file has already, of the same model, question, solver, limits and version, are not repeated; those of other models,
+    solvers and tolerances stay in it.
 
     Parameters
     ----------
@@ -177,6 +178,8 @@ class _Comparing:
         for entry in entries:
             self.add(entry)
         self.runs: list[Run] = []
+        self.others: list[Run] = []
+        self.other_models: dict[str, ComparedModel] = {}
         self.sessions: list[Mapping[str, Any]] = []
         self.references: References = References(self.models, Path(), lambda name, more: None, {})
         self._saved, self._cost, self._unsaved, self.unsaved = time.monotonic(), 0.0, False, ""
@@ -208,6 +211,8 @@ class _Comparing:
             before = {run.key: run for run in known.runs if run.key and run.status not in ("NOT_RUN", "NO_MODEL")}
             self.recall(known)
         plan = list(self.planned())
+        if known is not None:
+            self.keep_others(known, plan)
         kept = [before.get(run.key) for run in plan]
         self.sessions = list(earlier)
         self.sessions.append(
@@ -240,6 +245,20 @@ class _Comparing:
                     reference=old.reference,
                     reference_defect=old.reference_defect,
                 )
+
+    def keep_others(self, known: Comparison, plan: Sequence[Run]) -> None:
+        """Keep runs that were made before and are not asked for now, unless they are about a model that has changed since."""
+        asked = {(run.model, run.label, run.tolerance) for run in plan}
+        for run in known.runs:
+            old, now = known.models[run.model], self.models.get(run.model)
+            same = now is None or (old.content_hash, old.levels) == (now.content_hash, now.levels)
+            if (
+                same
+                and (run.model, run.label, run.tolerance) not in asked
+                and run.status not in ("NOT_RUN", "NO_MODEL")
+            ):
+                self.others.append(run)
+                self.other_models.setdefault(run.model, old)
 
     def planned(self) -> Iterator[Run]:
         """Yield every run, before it is made."""
@@ -428,15 +447,8 @@ class _Comparing:
     # ---- keeping
 
     def result(self, stopped: bool) -> Comparison:
-        return Comparison(
-            self.title,
-            self.settings.problem,
-            dict(self.models),
-            tuple(self.runs),
-            tuple(self.sessions),
-            stopped,
-            self.unsaved,
-        )
+        runs, models = (*self.runs, *self.others), {**self.other_models, **self.models}
+        return Comparison(self.title, self.settings.problem, models, runs, tuple(self.sessions), stopped, self.unsaved)
 
     def save_now_and_then(self) -> None:
         now = time.monotonic()
