@@ -432,6 +432,15 @@ def test_warm_starts_are_methods_of_their_own(tmp_path):
     assert warm.converged
     assert warm.products < cold.products
     assert warm.distance < 1e-9
+    # also where the model before has nothing left to do, and never from what does not fit
+    output, smaller = tmp_path / "found.h5", tmp_path / "smaller.h5"
+    ctmc.save(smaller, ctmc.build("birth_death", births=[1.0], deaths=[2.0]))
+    compare(paths[:1], "power_iteration", output)
+    again = compare([*paths, smaller], "power_iteration", output, warm=True)
+    runs = {(run.model, run.start): run for run in again.runs}
+    assert runs["queues1", "warm"].products == warm.products
+    assert runs["smaller", "warm"].status == "REFUSED"
+    assert "the model before it has 343 states" in runs["smaller", "warm"].message
 
 
 def test_truncations_meet_their_qbd(tmp_path):

@@ -90,6 +90,10 @@ def _attempt(request: Mapping[str, Any], tell: Callable[[str], None], answer: di
     solver, _ = chosen_solver(problem, request["solver"] or None)
     registry.check_takes(solver, problem)
     start = None if request.get("start") is None else np.load(request["start"], allow_pickle=False)
+    if request.get("warm") and (start is None or start.shape != (answer["states"],)):
+        why = "has no certified answer" if start is None else f"has {len(start):,} states"
+        answer |= {"status": "REFUSED", "message": f"there is nothing to begin from: the model before it {why}."}
+        return
     seconds: list[float] = []
     while True:
         tell(f"solve-{len(seconds) + 1}")

@@ -349,6 +349,9 @@ class _Comparing:
         for name, places in by_model.items():
             if self.files[name] is None:
                 continue
+            if any(self.runs[place].start == "warm" for place in places):  # the model before may have no run to make
+                names = list(self.models)
+                self.references.make(names[names.index(name) - 1])
             self.references.make(name)
             self.watcher.referenced(name)
             if self.watcher.stopped():
@@ -367,7 +370,7 @@ class _Comparing:
         }
         if run.start == "warm":
             names = list(self.models)
-            base["start"] = references.vector(names[names.index(run.model) - 1])
+            base |= {"warm": True, "start": references.vector(names[names.index(run.model) - 1])}
         return base
 
     def base(self, name: str, solver: str | None, answer: Path) -> dict[str, Any]:
