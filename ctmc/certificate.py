@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from ctmc.errors import ModelError
-from ctmc.model import exchange, products
+from ctmc.model import exchange, products, shared_exchange
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
 from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
 from ctmc.model.qbd import QBD, MatrixGeometric
+from ctmc.model.shared import SharedGenerator
 from ctmc.problem import Stationary
+from ctmc.ranks import ALONE, Ranks
 from ctmc.solution import Outcome, Status
 
 MASS_TOLERANCE = 1e-12
@@ -55,7 +57,7 @@ def imbalance(flow: np.ndarray, pi: np.ndarray, chain: Generator) -> float:
     >>> round(imbalance(chain.forward(up), up, chain), 12)                    # "always up" is the worst answer there is
     2.0
     """
-    imbalances, through = products.weigh(flow, pi, chain.exit_rates)
+    imbalances, through = chain.ranks.total(np.array(products.weigh(flow, pi, chain.exit_rates)))
     return imbalances / through if through > 0 else 0.0
 
 
@@ -72,6 +74,8 @@ def stationary(problem: Stationary, pi: Any) -> Certificate:
     """Check pi >= 0, pi 1 = 1 and pi Q = 0 in every recurrent class by itself, and what a small defect does not prove."""
     chain = problem.model
     assert isinstance(chain, Generator)
+    if isinstance(chain, SharedGenerator):
+        return _shared_stationary(chain, pi, problem.tolerance)
     wrong = wrong_vector(pi, (chain.size,))
     if wrong:
         return wrong
@@ -103,6 +107,36 @@ def stationary(problem: Stationary, pi: Any) -> Certificate:
     return _converged(problem.tolerance, defect)
 
 
+def _shared_stationary(chain: SharedGenerator, pi: Any, tolerance: float) -> Certificate:
+    """Do the same on all ranks together; a shared chain has one recurrent class."""
+    ranks = chain.ranks
+    wrong = agreed(ranks, wrong_vector(pi, (chain.size,)))
+    if wrong:
+        return wrong
+    flow = chain.forward(pi)
+    defect = imbalance(flow, pi, chain)
+    wrong = wrong_distribution(pi, defect, ranks=ranks) or verdict(tolerance, defect)
+    if wrong:
+        return wrong
+    outside = ranks.total(float(pi[~chain.recurrent].sum()))
+    if outside > max(tolerance, MASS_TOLERANCE):
+        return _transient_mass(outside, defect)
+    if chain.states <= _COMPARED:
+        whole, parts = shared_exchange.gathered(chain), np.concatenate(ranks.gathered(pi))
+        return stationary(Stationary(whole, tolerance), parts)
+    return (
+        slow_states(chain, pi, flow, tolerance, defect)
+        or slow_exchange(chain, pi, flow, tolerance, defect)
+        or _converged(tolerance, defect)
+    )
+
+
+def _transient_mass(outside: float, defect: float) -> Certificate:
+    return Certificate(
+        defect, Status.INACCURATE, f"transient states have the probability {outside:.2g}; in the long run it is 0."
+    )
+
+
 def _wrong_weights(problem: Stationary, pi: np.ndarray, defect: float) -> Certificate | None:
     """Compare the masses of the recurrent classes with the probabilities to end there; transient states have none."""
     chain = problem.model
@@ -115,9 +149,7 @@ def _wrong_weights(problem: Stationary, pi: np.ndarray, defect: float) -> Certif
     outside = float(pi[~recurrent[found.class_of]].sum())  # by itself: what a sum of millions lacks to 1 is rounding
     accepted = max(problem.tolerance, MASS_TOLERANCE)
     if outside > accepted:
-        return Certificate(
-            defect, Status.INACCURATE, f"transient states have the probability {outside:.2g}; in the long run it is 0."
-        )
+        return _transient_mass(outside, defect)
     if len(found.recurrent) == 1 or problem.initial is None:
         return None
     masses = np.bincount(found.class_of, weights=pi, minlength=found.count)[found.recurrent]
@@ -144,7 +176,7 @@ def slow_states(
     imbalance relative to its own flow must be below sqrt(tolerance) too.
     """
     accepted = math.sqrt(tolerance)
-    for decade, mass, through, imbalances in exchange.balance_by_decade(chain.exit_rates, pi, flow):
+    for decade, mass, through, imbalances in exchange.balance_by_decade(chain.exit_rates, pi, flow, chain.ranks):
         if mass > accepted and imbalances > accepted * through:
             return Certificate(
                 defect,
@@ -177,24 +209,26 @@ def slow_exchange(
     McAllister, W. J. Stewart, SIAM J. Algebraic Discrete Methods 5 (1984), doi:10.1137/0605019, used as a test.
     """
     accepted = math.sqrt(tolerance)
-    if chain.size <= _COMPARED:
+    if chain.states <= _COMPARED:
         try:
             off = float(np.abs(gth(chain.to_scipy().toarray()) - pi).sum())
         except ModelError:
             off = math.nan  # nothing flows out of some part although the chain is irreducible
         return None if off <= accepted else _unbalanced(chain.size, off, defect)
-    part_of = exchange.parts(chain, pi, accepted)
-    count = int(part_of.max()) + 1
+    if isinstance(chain, SharedGenerator):
+        whole, masses = shared_exchange.between_parts(chain, pi, accepted)
+    else:
+        whole, masses = exchange.between_parts(chain, pi, exchange.parts(chain, pi, accepted))
+    count = len(masses)
     if count == 1:
         return None
-    whole, masses = exchange.between_parts(chain, pi, part_of)
     matters = np.minimum(masses, 1 - masses) > accepted
     if not matters.any():
         return None
     net, exchanged = whole.forward(masses), masses * whole.exit_rates
     if not whole.classes.irreducible:
         return _unbalanced(count, math.nan, defect)  # nothing flows out of some part
-    off = float((np.abs(flow) / np.maximum(pi * chain.exit_rates, exchanged[matters].min())).sum())
+    off = chain.ranks.total(float((np.abs(flow) / np.maximum(pi * chain.exit_rates, exchanged[matters].min())).sum()))
     if not off <= accepted:
         return _unbalanced(count, off, defect)
     off = float(np.abs(net[matters]).sum() / exchanged[matters].sum())
@@ -397,19 +431,30 @@ def wrong_vector(value: Any, shape: tuple[int, ...]) -> Certificate | None:
     return None
 
 
-def negative(vector: np.ndarray, defect: float) -> Certificate | None:
+def agreed(ranks: Ranks, wrong: Certificate | None) -> Certificate | None:
+    """Return the verdict of the first rank that has one."""
+    if ranks.count == 1:
+        return wrong
+    return next((one for one in ranks.gathered(wrong) if one is not None), None)
+
+
+def negative(vector: np.ndarray, defect: float, ranks: Ranks = ALONE) -> Certificate | None:
     """Return the verdict on a vector with an entry below 0, None where there is none."""
-    least = int(np.argmin(vector))
-    if vector[least] < 0:
-        return Certificate(
-            defect, Status.INACCURATE, f"entry {least} is {vector[least]:.3g}; allowed are numbers >= 0."
+    wrong = None
+    least = int(np.argmin(vector)) if vector.size else 0
+    if vector.size and vector[least] < 0:
+        on = f" of rank {ranks.rank}" if ranks.count > 1 else ""
+        wrong = Certificate(
+            defect, Status.INACCURATE, f"entry {least}{on} is {vector[least]:.3g}; allowed are numbers >= 0."
         )
-    return None
+    return agreed(ranks, wrong)
 
 
-def wrong_distribution(p: np.ndarray, defect: float, accepted: float = MASS_TOLERANCE) -> Certificate | None:
+def wrong_distribution(
+    p: np.ndarray, defect: float, accepted: float = MASS_TOLERANCE, ranks: Ranks = ALONE
+) -> Certificate | None:
     """Return the verdict on a vector that is no distribution: its mass off 1 by more than accepted, or a negative entry."""
-    off = float(p.sum()) - 1
+    off = ranks.total(float(p.sum())) - 1
     if abs(off) > accepted:
         return Certificate(defect, Status.INACCURATE, f"the total probability is off 1 by {off:.3g}.")
-    return negative(p, defect)
+    return negative(p, defect, ranks)

@@ -173,7 +173,7 @@ class Keeper:
 
     def look(
         self,
-        iterate: np.ndarray | None,
+        iterate: np.ndarray | Callable[[], np.ndarray] | None,
         history: Callable[[], np.ndarray],
         products: int,
         ended: bool,
@@ -183,7 +183,7 @@ class Keeper:
         Parameters
         ----------
         iterate : ndarray or None
-            As for `Trace.finished`; not copied.
+            As for `Trace.finished`; not copied; or a function that gives it.
         history : callable
             Gives the record so far.
         products : int
@@ -197,7 +197,8 @@ class Keeper:
             return
         point = None if self._point is None else self._point()
         if iterate is not None and not self._reached:
-            point = Run({"iterate": iterate}, history=history(), states=self._states)
+            array = iterate() if callable(iterate) else iterate
+            point = Run({"iterate": array}, history=history(), states=self._states)
         if point is None and not self._runs:
             return
         runs = (*self._runs, *([] if point is None else [point]))

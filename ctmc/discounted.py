@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from ctmc.certificate import Certificate, verdict, wrong_vector
+from ctmc.certificate import Certificate, agreed, verdict, wrong_vector
 from ctmc.equation import Equation
 from ctmc.evolution import centered, raw_errors, raw_moments, reward_columns, rounding_floor
 from ctmc.model.impulses import impulse_matrix, impulse_rates
@@ -77,7 +77,8 @@ class _Watch:
         n, shift = problem.model.size, order * float(problem.discount)
         floor = rounding_floor(problem.model.uniformization_rate, 1 / shift)
         equation = Equation(problem.model, right, shift, tolerance=max(problem.tolerance, floor))
-        size = float(np.abs(right).max())
+        ranks = problem.model.ranks
+        size = ranks.largest(float(np.abs(right).max(initial=0.0)))
         if self.status not in (Status.CONVERGED, Status.INACCURATE) or not np.isfinite(size):
             reason = "the moment before has no answer, so this one was not asked for."
             self.proofs.append(Certificate(math.nan, Status.BREAKDOWN, reason))
@@ -91,7 +92,7 @@ class _Watch:
         self.status = outcome.status if self.status is Status.CONVERGED else self.status
         if outcome.history is not None and len(outcome.history):
             self.histories.append(outcome.history)
-        wrong = wrong_vector(outcome.value, (n,))
+        wrong = agreed(ranks, wrong_vector(outcome.value, (n,)))
         if wrong:
             self.proofs.append(wrong)
             return np.full(n, np.nan), math.nan
@@ -107,7 +108,7 @@ class _Watch:
 
     def column(self, reward: Reward, rates: np.ndarray) -> Answer:
         """Return the moments of one reward, shape (1, moments[, n]), their error bounds and the variance."""
-        problem, (effective, middle, _) = self.problem, centered(rates)
+        problem, (effective, middle, _) = self.problem, centered(rates, self.problem.model.ranks)
         model, moments, discount = problem.model, problem.moments, float(problem.discount)
         alone, matrices = effective, {}
         if reward.has_impulses and moments > 1:
@@ -117,7 +118,7 @@ class _Watch:
         errors: list[float] = []
         for k in range(1, moments + 1):
             right = effective.copy() if k == 1 else k * alone * found[-1]
-            inherited = 0.0 if k == 1 else k * float(np.abs(alone).max()) * errors[-1]
+            inherited = 0.0 if k == 1 else k * self._largest(alone) * errors[-1]
             if k > 1 and reward.has_impulses:
                 right += _earned_at_events(k, found, matrices)
                 right += impulse_rates(model, reward, k)
@@ -130,22 +131,27 @@ class _Watch:
             errors.append(bound + inherited / (k * discount))
         return self._read(np.array(found), np.array(errors), middle)
 
+    def _largest(self, values: np.ndarray) -> float:
+        return float(self.problem.model.ranks.largest(float(np.abs(values).max(initial=0.0))))
+
     def _read(self, central: np.ndarray, errors: np.ndarray, middle: float) -> Answer:
         problem = self.problem
         if problem.initial is not None:
-            initial = problem.initial
-            central = central[:, initial.positions] @ initial.probabilities
+            initial = problem.model.own(problem.initial)
+            central = problem.model.ranks.total(central[:, initial.positions] @ initial.probabilities)
         horizon = np.array([1 / float(problem.discount)])
         value = raw_moments(central[:, None], middle, horizon)[:, 0]
         bound = raw_errors(errors[:, None], middle, horizon)[:, 0]
         # rounding of the sum of both parts
-        size = np.abs(value) if value.ndim == 1 else np.abs(value).max(axis=1)
+        size = np.abs(value)
+        if value.ndim > 1:
+            size = problem.model.ranks.largest(size.max(axis=1, initial=0.0))
         bound = bound + 4 * np.finfo(np.float64).eps * problem.moments * size
         if problem.moments == 1:
             return Answer(value[None], bound[None])
         # the variance of Psi is that of Psi less a constant
         variance = np.maximum(central[1] - central[0] ** 2, 0)
-        largest = float(np.abs(central[0]).max())
+        largest = self._largest(central[0])
         off = errors[1] + 2 * largest * errors[0] + errors[0] ** 2
         return Answer(value[None], bound[None], np.asarray(variance)[None], np.asarray(off)[None])
 

@@ -71,17 +71,19 @@ class Equation:
         >>> equation.defect(equation.residual(np.array([1.0, 1.0])))
         0.5
         """
+        largest = self.model.ranks.largest
         if self.shift > 0:
-            return float(np.abs(residual).max()) / (float(np.abs(self.right).max()) or 1.0)
+            size = largest(float(np.abs(self.right).max(initial=0.0)))
+            return float(largest(float(np.abs(residual).max(initial=0.0))) / (size or 1.0))
         inside = slice(None) if self.inside is None else self.inside
         scale = self.right if self.scale is None else self.scale
-        return float((np.abs(residual[inside]) / scale[inside]).max(initial=0.0))
+        return float(largest(float((np.abs(residual[inside]) / scale[inside]).max(initial=0.0))))
 
     def floor(self, x: np.ndarray) -> float:
         """Return a bound on what rounding, of x and of the residual itself, may add to or hide in the defect; x >= 0, shift 0."""
         inside = slice(None) if self.inside is None else self.inside
         scale = (self.right if self.scale is None else self.scale)[inside]
-        return float((self.rounding(x)[inside] / scale).max(initial=0.0))
+        return float(self.model.ranks.largest(float((self.rounding(x)[inside] / scale).max(initial=0.0))))
 
     def rounding(self, x: np.ndarray) -> np.ndarray:
         """Return a bound on what rounding, of x and of the residual itself, adds to the residual of each state; x >= 0, shift 0."""
@@ -91,6 +93,8 @@ class Equation:
 
     def may_eliminate(self, size: int, needed: bool) -> bool:
         """Return whether an answer is to be compared with elimination: where that costs nothing, or is needed and not too much."""
+        if self.model.shared:
+            return False
         count = self.model.size if self.inside is None else np.count_nonzero(self.inside)
         return "factors" in self.found or bool(needed and count <= size)
 

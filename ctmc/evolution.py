@@ -34,6 +34,7 @@ from ctmc.model.impulses import impulse_matrix, impulse_rates, largest_impulse, 
 from ctmc.model.memory import require_memory
 from ctmc.model.reward import Reward
 from ctmc.problem import AccumulatedReward, Transient
+from ctmc.ranks import ALONE, Ranks
 
 EPSILON = float(np.finfo(np.float64).eps)
 _COMPONENT = re.compile(r"\s*([^\W\d]\w*)\s*(?:\[\s*(\d+)\s*\])?\s*")
@@ -88,7 +89,7 @@ class Evolution:
     def rate(self) -> float:
         """The largest exit rate of a state that can have probability; 1 where there is none."""
         chain = self.model
-        if self.backward or chain.classes.irreducible:
+        if self.backward or chain.shared or chain.classes.irreducible:
             return chain.uniformization_rate
         return float(chain.exit_rates[reachable(chain, np.flatnonzero(self.start.any(axis=0)))].max()) or 1.0
 
@@ -116,7 +117,8 @@ class Evolution:
 
     def norm(self, y: np.ndarray) -> float:
         """Return the norm in which A without couplings shrinks nothing and grows nothing: sum of |y| forward, largest backward."""
-        return float(np.abs(y).max()) if self.backward else float(np.abs(y).sum())
+        ranks = self.model.ranks
+        return float(ranks.largest(_largest(y)) if self.backward else ranks.total(float(np.abs(y).sum())))
 
     @cached_property
     def growth(self) -> float:
@@ -127,7 +129,8 @@ class Evolution:
             reach = np.zeros(self.model.size) if coupling.rate is None else np.abs(coupling.rate)
             if coupling.matrix is not None:
                 reach = reach + np.asarray(abs(coupling.matrix).sum(axis=1 if self.backward else 0)).ravel()
-            sizes[coupling.into, coupling.of] += reach.max()
+            sizes[coupling.into, coupling.of] += reach.max(initial=0.0)
+        sizes = self.model.ranks.largest(sizes)
         return float(sizes.sum(axis=1 if self.backward else 0).max())
 
 
@@ -150,6 +153,8 @@ class Reading:
         Of the blocks: block k stands for what is `scale`^k larger.
     weights : tuple of ndarray, shape (n,)
         Forward, several moments: w_1, w_2, ...
+    ranks : Ranks
+        Of the model.
     """
 
     columns: tuple[str, ...] = ()
@@ -159,23 +164,24 @@ class Reading:
     half: np.ndarray = field(default_factory=lambda: np.ones(1))
     scale: float = 1.0
     weights: tuple[np.ndarray, ...] = ()
+    ranks: Ranks = ALONE
 
     def read(self, y: np.ndarray, integral: np.ndarray, time: float, backward: bool) -> Any:
         """Return the numbers at one time, of rewards less their middle: (columns,) or (moments,), with (n,) added if backward."""
         if not self.columns:
             return y[0]
         if self.moments == 0:
-            return self.half[:, None] * y if backward else self.rewards @ y[0]
+            return self.half[:, None] * y if backward else self.ranks.total(self.rewards @ y[0])
         if backward:
             return self.half[0] * self.scale ** np.arange(self.moments)[:, None] * integral
         if self.moments == 1:
-            return self.rewards @ integral[0]
+            return self.ranks.total(self.rewards @ integral[0])
         found = np.zeros(self.moments)
         for k in range(1, self.moments + 1):
             for order in range(1, k + 1):
                 block = integral[k - order] * self.scale ** (k - order)
                 found[k - 1] += math.comb(k, order) * float(block @ self.weights[order - 1])
-        return found
+        return self.ranks.total(found)
 
     def errors(self, error: float, time: float) -> np.ndarray:
         """Return bounds on the errors of `read` where y is right to `error`, and its integral to time x `error`."""
@@ -187,7 +193,7 @@ class Reading:
             return self.half * time * error
         if not self.weights:
             return np.asarray(self.half[0] * self.scale ** np.arange(self.moments) * time * error)
-        sizes = [float(np.abs(weight).max()) for weight in self.weights]
+        sizes = [self.ranks.largest(_largest(weight)) for weight in self.weights]
         return np.array(
             [
                 time
@@ -236,13 +242,13 @@ def evolutions(problem: Transient | AccumulatedReward) -> list[Evolution]:
     """Return the equations whose solutions answer a question about time: one, or one for each reward."""
     model, times, tolerance = problem.model, problem.times, problem.tolerance
     n = model.size
-    begin = None if problem.initial is None else problem.initial.dense(n)
+    begin = None if problem.initial is None else model.own(problem.initial).dense(n)
     if problem.reward is None:
         return [Evolution(model, times, tolerance, begin[None], reading=Reading())]  # type: ignore[index]
     require_memory("the values of the rewards", 16 * n * len(problem.reward), states=n)
     columns = reward_columns(model, problem.reward)
     moments = problem.moments if isinstance(problem, AccumulatedReward) else 0
-    parts = [centered(rates) for _, _, rates in columns]
+    parts = [centered(rates, model.ranks) for _, _, rates in columns]
     if begin is not None and moments <= 1:
         reading = Reading(
             tuple(name for name, _, _ in columns),
@@ -250,6 +256,7 @@ def evolutions(problem: Transient | AccumulatedReward) -> list[Evolution]:
             np.array([rates for rates, _, _ in parts]),
             np.array([middle for _, middle, _ in parts]),
             np.array([half for _, _, half in parts]),
+            ranks=model.ranks,
         )
         return [Evolution(model, times, tolerance, begin[None], reading=reading)]
     return [
@@ -258,12 +265,18 @@ def evolutions(problem: Transient | AccumulatedReward) -> list[Evolution]:
     ]
 
 
-def centered(rates: np.ndarray) -> tuple[np.ndarray, float, float]:
+def centered(rates: np.ndarray, ranks: Ranks = ALONE) -> tuple[np.ndarray, float, float]:
     """Return rates less the middle of their range, the middle, and the largest that is left (1 for 0)."""
-    low, high = float(rates.min()), float(rates.max())
+    low = -ranks.largest(float((-rates).max(initial=-math.inf)))
+    high = ranks.largest(float(rates.max(initial=-math.inf)))
     middle = low + (high - low) / 2
     left = rates - middle
-    return left, middle, float(np.abs(left).max()) or 1.0
+    return left, middle, ranks.largest(_largest(left)) or 1.0
+
+
+def _largest(values: np.ndarray) -> float:
+    """Return the largest absolute value; 0 of nothing."""
+    return float(np.abs(values).max(initial=0.0))
 
 
 def _moments(
@@ -290,9 +303,11 @@ def _moments(
         else:
             weights += [np.zeros(n)] * (blocks - 1)
         # what may be earned up to the end, its mean not taken off: so couplings are about as small as 1 / time
-        scale = max(float(earning.max() * problem.times[-1]), largest_impulse(model, reward)) or 1.0
+        most = model.ranks.largest(_largest(earning))
+        scale = max(float(most * problem.times[-1]), largest_impulse(model, reward)) or 1.0
         # so that no block of the start is much above 1
-        half = max(half, *(float(np.abs(weight).max()) / scale**k for k, weight in enumerate(weights)))
+        sizes = [model.ranks.largest(_largest(weight)) for weight in weights]
+        half = max(half, *(size / scale**k for k, size in enumerate(sizes)))
         # block k stands for the moment k + 1 backward, and for E[Phi^k; X] forward
         for k in range(1, blocks):
             power = k + 1 if begin is None else k
@@ -313,8 +328,9 @@ def _moments(
     else:
         start[0] = begin
     reading = Reading(
-        (name,), moments, None, np.array([middle]), np.array([half]), scale, () if begin is None else tuple(weights)
-    )
+        (name,), moments, None, np.array([middle]), np.array([half]), scale,
+        () if begin is None else tuple(weights), model.ranks,
+    )  # fmt: skip
     return Evolution(
         model,
         problem.times,

@@ -94,7 +94,9 @@ def _read(problem: Any, evolution: Evolution, witness: Witness) -> Answer:
         return Answer(value[None], bound[None])
     # the variance of Phi is that of Phi less a constant
     variance = np.maximum(central[1] - central[0] ** 2, 0)
-    mean = np.abs(central[0]).max(axis=-1) if evolution.backward else np.abs(central[0])
+    mean = np.abs(central[0])
+    if evolution.backward:
+        mean = evolution.model.ranks.largest(mean.max(axis=-1, initial=0.0))
     off = errors[1] + 2 * mean * errors[0] + errors[0] ** 2
     return Answer(value[None], bound[None], variance[None], off[None])
 

@@ -19,13 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from ctmc.certificate import Certificate, wrong_vector
+from ctmc.certificate import Certificate, agreed, wrong_vector
 from ctmc.equation import Equation
 from ctmc.model import products
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.model.stopped import Fates, fates, met
 from ctmc.problem import FirstPassage
+from ctmc.ranks import Ranks
 from ctmc.solution import Answer, Outcome, Status, joined_histories
 
 Run = Callable[[Equation], Outcome]
@@ -79,7 +80,7 @@ class Proofs:
         self.status = outcome.status if self.status is Status.CONVERGED else self.status
         if outcome.history is not None and len(outcome.history):
             self._histories.append(outcome.history)
-        wrong = wrong_vector(outcome.value, (equation.model.size,))
+        wrong = agreed(equation.model.ranks, wrong_vector(outcome.value, (equation.model.size,)))
         if wrong:
             self._verdicts.append(wrong)
             return None
@@ -98,7 +99,7 @@ class Proofs:
         if x is None:
             return None, math.nan, math.nan
         inside = slice(None) if equation.inside is None else equation.inside
-        if not (x[inside] > 0).all():
+        if equation.model.ranks.any(not (x[inside] > 0).all()):
             self._say(math.inf, Status.INACCURATE, "an answer that is positive by definition has numbers <= 0.")
             return None, math.nan, math.nan
         defect = equation.defect(equation.residual(x))
@@ -171,20 +172,21 @@ def answer_passage(problem: FirstPassage, run: Run) -> tuple[Outcome, Certificat
     n = model.size
     found = fates(model, problem.target_states, problem.avoided_states)
     require_memory("the moments of the passage time", 8 * n * (moments + 4), states=n)
-    begin = None if problem.initial is None else problem.initial.dense(n)
+    ranks = model.ranks
+    begin = None if problem.initial is None else model.own(problem.initial).dense(n)
     proofs = Proofs(run)
     sure = found.certain | found.target
     if begin is not None:
         found = met(model, found, begin)  # fewer equations
     reach, reach_bound = _reach(found, begin, problem, proofs)
-    if begin is not None and begin[~sure].any():
+    if begin is not None and ranks.any(bool(begin[~sure].any())):
         value, infinite = np.full(moments, math.inf), np.array(math.inf)
         answer = PassageAnswer(
             value, np.zeros(moments), infinite if moments > 1 else None, np.array(0.0) if moments > 1 else None,
             reach, reach_bound, np.zeros(moments),
         )  # fmt: skip
         return proofs.outcome(), _plainly(proofs, reach), answer
-    if begin is not None and not begin[found.certain].any():
+    if begin is not None and not ranks.any(bool(begin[found.certain].any())):
         zeros = np.zeros(moments)
         none = np.array(0.0) if moments > 1 else None
         answer = PassageAnswer(zeros, zeros, none, none, reach, reach_bound, zeros)
@@ -193,7 +195,7 @@ def answer_passage(problem: FirstPassage, run: Run) -> tuple[Outcome, Certificat
     return (
         proofs.outcome(),
         proofs.certificate("no state leads to the target."),
-        _assembled(columns, relative, variance, sure, begin, (reach, reach_bound)),
+        _assembled(columns, relative, variance, sure, begin, (reach, reach_bound), ranks),
     )
 
 
@@ -214,7 +216,7 @@ def _moments(
     n = model.size
     columns, relative = np.full((moments, n), np.nan), np.full(moments, np.inf)
     shared: dict[str, Any] = {}
-    if not inside.any():
+    if not model.ranks.any(bool(inside.any())):
         return np.zeros((moments, n)), np.zeros(moments), np.zeros(n) if moments > 1 else None
     right, low, high = np.ones(n), 1.0, 1.0
     for k in range(1, moments + 1):
@@ -244,25 +246,23 @@ def squared_differences(model: Generator, x: np.ndarray) -> np.ndarray:
     >>> squared_differences(chain, np.array([1.0, 5.0])).tolist()
     [32.0, 48.0]
     """
-    found = np.zeros(model.size)
-    for slab in model.row_slabs():
-        products.add_squared_differences(*slab, x, found)
-    return found
+    return model.added_up(products.add_squared_differences, x)
 
 
 def _reach(found: Fates, begin: np.ndarray | None, problem: FirstPassage, proofs: Proofs) -> tuple[Any, float]:
     """Return the probability that the target is reached, a number or shape (n,), and a bound on its error."""
+    ranks = problem.model.ranks
     sure = (found.certain | found.target).astype(np.float64)
     if begin is None:
-        if not found.possible.any():
+        if not ranks.any(bool(found.possible.any())):
             return sure, 0.0
         chance, errors = chances(problem.model, found, problem.tolerance, proofs)
-        return chance, float(errors.max())
-    if begin[found.possible].any():
+        return chance, ranks.largest(float(errors.max(initial=0.0)))
+    if ranks.any(bool(begin[found.possible].any())):
         chance, errors = chances(problem.model, found, problem.tolerance, proofs)
-        return min(float(begin @ chance), 1.0), float(begin @ errors)
-    if begin[found.never].any():
-        return float(begin @ sure), 0.0
+        return min(ranks.total(float(begin @ chance)), 1.0), ranks.total(float(begin @ errors))
+    if ranks.any(bool(begin[found.never].any())):
+        return ranks.total(float(begin @ sure)), 0.0
     return 1.0, 0.0
 
 
@@ -276,7 +276,8 @@ def chances(model: Generator, found: Fates, tolerance: float, proofs: Proofs) ->
     chance = (found.certain | found.target).astype(np.float64)
     errors = np.zeros(n)
     inside = found.possible
-    if not inside.any():
+    ranks = model.ranks
+    if not ranks.any(bool(inside.any())):
         return chance, errors
     into = model.backward(chance)  # 0 inside, so a sum of rates
     shared: dict[str, Any] = {}
@@ -284,20 +285,24 @@ def chances(model: Generator, found: Fates, tolerance: float, proofs: Proofs) ->
     time, _, high = proofs.positive(Equation(model, ones, inside=inside, tolerance=math.sqrt(tolerance), found=shared))
     if time is None:
         return np.where(inside, np.nan, chance), np.where(inside, 1.0, 0.0)
-    longest = float(time.max()) * (high if math.isfinite(high) else 1.0)
+    longest = ranks.largest(float(time.max(initial=0.0))) * (high if math.isfinite(high) else 1.0)
     equation = Equation(model, into, inside=inside, tolerance=min(tolerance / longest, 0.1), scale=ones, found=shared)
     h = proofs.solve(equation)
     if h is None:
         return np.where(inside, np.nan, chance), np.where(inside, 1.0, 0.0)
     off = equation.defect(equation.residual(h)) + equation.floor(np.abs(h))
     errors = np.minimum(off * high * time, 1.0)
-    if equation.may_eliminate(SMALL, float(errors[inside].max()) > tolerance):
+    if equation.may_eliminate(SMALL, float(errors[inside].max(initial=0.0)) > tolerance):
         factors = equation.factors()
         other = factors.solve(into[inside])
         errors[inside] = np.minimum(errors[inside], np.abs(h[inside] - other) + factors.error * other)
     errors[~inside] = 0.0
     chance[inside] = np.clip(h[inside], 0.0, 1.0)
-    proofs.check(float(errors.max()), max(tolerance, 40 * _EPSILON), "the probability to reach the target")
+    proofs.check(
+        ranks.largest(float(errors.max(initial=0.0))),
+        max(tolerance, 40 * _EPSILON),
+        "the probability to reach the target",
+    )
     return chance, errors
 
 
@@ -308,6 +313,7 @@ def _assembled(
     sure: np.ndarray,
     begin: np.ndarray | None,
     reach: tuple[Any, float],
+    ranks: Ranks,
 ) -> PassageAnswer:
     """Return values, bounds and variances, of every state or of an initial distribution."""
     moments = len(columns)
@@ -320,15 +326,16 @@ def _assembled(
         off = difference + errors[1] + 2 * columns[0] * errors[0] + errors[0] ** 2
     if begin is None:
         value = np.where(sure, columns, math.inf)
+        most = ranks.largest(errors.max(axis=1, initial=0.0))
         if variance is None or off is None:
-            return PassageAnswer(value, errors.max(axis=1), None, None, *reach, relative)
+            return PassageAnswer(value, most, None, None, *reach, relative)
         spread = np.where(sure, variance, math.inf)
-        return PassageAnswer(value, errors.max(axis=1), spread, np.array(off.max()), *reach, relative)
-    value = columns @ begin
+        return PassageAnswer(value, most, spread, np.array(ranks.largest(off.max(initial=0.0))), *reach, relative)
+    value = ranks.total(columns @ begin)
     bounds = value * (relative + 4 * _EPSILON * moments)
     if variance is None or off is None:
         return PassageAnswer(value, bounds, None, None, *reach, relative)
-    mixed = float(begin @ (variance + np.where(begin > 0, columns[0] - value[0], 0.0) ** 2))
+    mixed = ranks.total(float(begin @ (variance + np.where(begin > 0, columns[0] - value[0], 0.0) ** 2)))
     difference = abs(mixed - (value[1] - value[0] ** 2)) + 4 * _EPSILON * value[1]
     bound = difference + bounds[1] + 2 * value[0] * bounds[0] + bounds[0] ** 2
     return PassageAnswer(value, bounds, np.array(mixed), np.array(bound), *reach, relative)

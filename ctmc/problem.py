@@ -278,7 +278,7 @@ def states_where(model: Generator, field: str, given: str | Callable[[np.ndarray
     """
     chosen = np.zeros(model.size, dtype=bool)
     if callable(given):
-        for positions, states in model.space.slabs():
+        for positions, states in model.state_slabs():
             found = np.asarray(given(states))
             if found.shape != (len(states),) or found.dtype != bool:
                 raise ModelError(
@@ -302,7 +302,7 @@ def states_where(model: Generator, field: str, given: str | Callable[[np.ndarray
             raise ModelError(
                 f"{field} {printable(given)!r} reads the reward {name!r}, which is {why}; allowed are values of states."
             )
-    for positions, states in model.space.slabs():
+    for positions, states in model.state_slabs():
         values = {name: reward.evaluate(states, positions) for name, reward in rewards.items()}
         values |= {name: model.labels[name][positions] for name in parsed.names & model.labels.keys()}
         chosen[positions] = parsed.evaluate(values or {"": np.zeros(len(states))})
@@ -358,8 +358,10 @@ def column_lengths(problem: Any) -> list[int | None]:
     """Return for each reward of a problem how many columns it has in the answer; None for a number, which has one."""
     found: list[int | None] = []
     for name in problem.reward:
-        first = problem.model.space.states(np.arange(1))
-        values = problem.model.all_rewards[reward_name(name)].evaluate(first, slice(0, 1))
+        reward = problem.model.all_rewards[reward_name(name)]
+        values: Any = reward.rate
+        if callable(values) or values is None:
+            values = reward.evaluate(problem.model.space.states(np.arange(1)), slice(0, 1))
         found.append(None if "[" in name or values.ndim == 1 else values.shape[1])
     return found
 

@@ -266,7 +266,9 @@ def _fits(kind: Any, problem: Any) -> bool:
 
 
 def _refusal(kind: Any, problem: Any) -> str:
-    """Return why a solver that needs some structure refuses this model, or ''."""
+    """Return why a solver that needs some structure, or all of a model, refuses this one, or ''."""
+    if getattr(problem.model, "shared", False) and not getattr(kind, "shared", False):
+        return "it needs the whole model in one process"
     refuses = getattr(kind, "refuses", None)
     return str(refuses(problem.model)) if refuses is not None else ""
 

@@ -15,10 +15,11 @@ from ctmc.checkpoint import Checkpoint, Keeper, Progress, Run
 from ctmc.equation import Equation
 from ctmc.errors import ModelError, StorageError
 from ctmc.evolution import Evolution
-from ctmc.model.generator import ProductCounter
+from ctmc.model.generator import Generator, ProductCounter
 from ctmc.model.level_dependent import LevelDependentQBD
 from ctmc.model.memory import require_memory
 from ctmc.problem import AccumulatedReward, Stationary, Transient
+from ctmc.ranks import ALONE
 from ctmc.solution import HISTORY, Outcome, Status
 from ctmc.solver import Solver
 from ctmc.trace import Monitor, Trace
@@ -53,6 +54,7 @@ class Runs:
     ) -> None:
         self._tolerance, self._solver, self._counter, self._monitor = problem.tolerance, solver, counter, monitor
         self._time_limit, self._checkpoint = time_limit, checkpoint
+        self._ranks = problem.model.ranks if isinstance(problem.model, Generator) else ALONE
         self._begin = time.perf_counter()
         self._before = 0.0
         self.warm = False
@@ -159,6 +161,7 @@ class Runs:
             monitor=self._monitor,
             counter=self._counter,
             keeper=self.keeper,
+            ranks=self._ranks,
             **arguments,
         )
 

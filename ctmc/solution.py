@@ -183,10 +183,16 @@ class Solution(Summarised):
             for k, reward in enumerate(rewards):
                 values = reward.evaluate(states, positions)
                 sums[k] = sums[k] + weights @ (values + impulses[k][positions] if k in impulses else values)
+        totals = [sum(parts) for parts in zip(*self._gathered(sums), strict=True)]
         return {
             name: float(total) if np.ndim(total) == 0 else np.asarray(total)
-            for name, total in zip(names, sums, strict=True)
+            for name, total in zip(names, totals, strict=True)
         }
+
+    def _gathered(self, value: Any) -> list[Any]:
+        """Return what each rank that shares the model has found; of others the value alone."""
+        model = self.problem.model
+        return model.ranks.gathered(value) if isinstance(model, Generator) else [value]
 
     def expected(self, reward: str) -> Any:
         """Return the expectation of a named reward: its rate, with what is earned at events per unit of time.
@@ -274,6 +280,7 @@ class Solution(Summarised):
             # a condition without names still needs to know how many states there are
             holds = np.broadcast_to(parsed.evaluate(values or {"": np.zeros(len(states))}), len(states))
             total = total + weights @ holds
+        total = sum(self._gathered(total))
         return float(total) if np.ndim(total) == 0 else total
 
     def marginal(self, reward: str, index: int | None = None) -> np.ndarray:
@@ -317,7 +324,11 @@ class Solution(Summarised):
                 result = np.concatenate([result, np.zeros((*lead, more))], axis=-1)
             for row, weight in zip(result.reshape(-1, result.shape[-1]), np.atleast_2d(weights), strict=True):
                 row += np.bincount(counts, weights=weight, minlength=len(row))
-        return result
+        parts = self._gathered(result)
+        whole = np.zeros((*lead, max(part.shape[-1] for part in parts)))
+        for part in parts:
+            whole[..., : part.shape[-1]] += part
+        return whole
 
     def measures(self) -> dict[str, Any]:
         """Return the model's measures by name: a number, or an array with one number per server (or time).

@@ -22,6 +22,7 @@ from ctmc.model.generator import Generator, ProductCounter
 from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
 from ctmc.model.memory import holding
 from ctmc.model.qbd import QBD, MatrixGeometric
+from ctmc.model.shared import SharedGenerator
 from ctmc.over_time import answer_over_time
 from ctmc.passage import PassageAnswer, answer_passage
 from ctmc.passage_solution import PassageSolution
@@ -251,7 +252,7 @@ def _conclude(
 def _counting(problem: Problem, counter: ProductCounter) -> Any:
     if not isinstance(problem.model, Generator):
         return problem
-    if isinstance(problem, Stationary):
+    if isinstance(problem, Stationary) and not problem.model.shared:
         problem.model.classes  # noqa: B018  # found once, on the user's model, not on the view
     return dataclasses.replace(problem, model=problem.model.counted(counter))
 
@@ -271,7 +272,7 @@ def _first_iterate(problem: Problem, start: Any) -> np.ndarray | None:
                 "allowed is a long-run distribution on a Generator."
             )
         start = start.value
-    return checked_start(start, problem.model.size)
+    return checked_start(start, problem.model.size, problem.model.ranks)
 
 
 def _nothing(problem: Problem) -> Any:
@@ -303,6 +304,9 @@ def _by_classes(problem: Stationary, solver: Solver, runs: Runs, start: np.ndarr
     """Solve each recurrent class by itself and mix them; transient states have probability zero."""
     chain = problem.model
     assert isinstance(chain, Generator)
+    if isinstance(chain, SharedGenerator):
+        inside = chain.recurrent
+        return runs.stationary(problem, start, inside if chain.ranks.any(not inside.all()) else None)
     found = chain.classes
     if found.irreducible and chain.size > 1:
         return runs.stationary(problem, start)

@@ -13,6 +13,7 @@ import numpy as np
 from ctmc.checkpoint import Keeper, Run
 from ctmc.errors import ModelError, printable
 from ctmc.model.generator import ProductCounter
+from ctmc.ranks import ALONE, Ranks
 from ctmc.solution import HISTORY, Status
 
 Monitor = Callable[[int, float], object]
@@ -32,8 +33,8 @@ def check_time_limit(time_limit: Any) -> None:
         raise ModelError(f"time_limit is {printable(repr(time_limit))}; allowed is a positive number of seconds.")
 
 
-def checked_start(given: Any, size: int) -> np.ndarray:
-    """Return a first iterate as a float64 vector of this size.
+def checked_start(given: Any, size: int, ranks: Ranks = ALONE) -> np.ndarray:
+    """Return a first iterate, or the own part of one, as a float64 vector of this size.
 
     Raises
     ------
@@ -54,7 +55,7 @@ def checked_start(given: Any, size: int) -> np.ndarray:
         i = int(np.argmax(bad))
         raise ModelError(f"start[{i}] is {start[i]}; allowed are finite numbers >= 0.")
     with np.errstate(over="ignore"):
-        total = start.sum()
+        total = ranks.total(start.sum())
     if not 0 < total < np.inf:
         raise ModelError(f"start sums to {total}; allowed is a positive, finite sum.")
     return start
@@ -87,6 +88,8 @@ class Trace:
         Writes checkpoints of what `finished` shows.
     interrupted : Run, optional
         What an earlier solve has left; a solver takes it through `start` or `resumed`.
+    ranks : Ranks
+        The processes that share the model, which must stop at the same step.
 
     Attributes
     ----------
@@ -106,6 +109,7 @@ class Trace:
         reached: Callable[..., None] | None = None,
         keeper: Keeper | None = None,
         interrupted: Run | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         check_time_limit(time_limit)
         self.tolerance = tolerance
@@ -126,6 +130,7 @@ class Trace:
         self._goes_on = False
         self._seconds_before = 0.0
         self.warm = False
+        self.ranks = ranks
 
     def start(self, default: np.ndarray) -> np.ndarray:
         """Return the first iterate: that of an interrupted solve, the user's (a copy), or the default."""
@@ -133,12 +138,12 @@ class Trace:
             return self.resumed(default)
         if self._support is not None:
             default = np.where(self._support, default, 0)
-            default /= default.sum()
+            default /= self.ranks.total(float(default.sum()))
         if self._start is None:
             return default
-        first = checked_start(self._start, len(default))
+        first = checked_start(self._start, len(default), self.ranks)
         self.warm = True
-        return np.asarray(first / first.sum() * default.sum())
+        return np.asarray(first / self.ranks.total(first.sum()) * self.ranks.total(default.sum()))
 
     def resumed(self, first: np.ndarray) -> np.ndarray:
         """Return the iterate that an interrupted solve has left (a copy), or `first` where there is none of its shape.
@@ -194,7 +199,7 @@ class Trace:
         self,
         defect: float,
         *,
-        iterate: np.ndarray | None = None,
+        iterate: np.ndarray | Callable[[], np.ndarray] | None = None,
         limit: int,
         iterations: int = 1,
         stagnates: bool = True,
@@ -206,7 +211,7 @@ class Trace:
         defect : float
             In the measure of the problem's certificate; the first call is for the start (iteration 0).
         iterate : ndarray, optional
-            The current iterate; what a checkpoint holds, and `start` or `resumed` give back.
+            The current iterate, or a function that gives it; what a checkpoint holds, and `start` or `resumed` give back.
         limit : int
             Iteration limit of the solver.
         iterations : int
@@ -230,6 +235,9 @@ class Trace:
 
     def _ended(self, defect: float, iteration: int, limit: int, stagnates: bool) -> bool:
         stop = self.monitor is not None and bool(self.monitor(iteration, defect))
+        late = self.time_limit is not None and self.elapsed > self.time_limit
+        if self.ranks.count > 1:  # clocks and signals differ
+            stop, late = self.ranks.largest(np.array([stop, late], dtype=np.float64)) > 0
         if not math.isfinite(defect):
             self.status = Status.NOT_FINITE
         elif defect <= self.tolerance:
@@ -238,7 +246,7 @@ class Trace:
             self.status = Status.STOPPED
         elif iteration >= limit:
             self.status = Status.ITERATION_LIMIT
-        elif self.time_limit is not None and self.elapsed > self.time_limit:
+        elif late:
             self.status = Status.TIME_LIMIT
         elif stagnates and iteration - self._best_iteration >= max(_PATIENCE[self._best < _SMALL], iteration // 2):
             self.status = Status.STAGNATED

@@ -13,6 +13,7 @@ import numpy as np
 from ctmc.certificate import (
     MASS_TOLERANCE,
     Certificate,
+    agreed,
     negative,
     verdict,
     wrong_distribution,
@@ -68,7 +69,7 @@ class Witness:
             raise ValueError(f"the solver answers for time {position}, where {len(self.values)} is next")
         time = float(evolution.times[position])
         for array in (y, integral):
-            wrong = wrong_vector(array, evolution.start.shape)
+            wrong = agreed(evolution.model.ranks, wrong_vector(array, evolution.start.shape))
             if wrong:
                 self._wrong = self._wrong or wrong
                 raise UselessAnswerError
@@ -86,20 +87,21 @@ class Witness:
         self.values.append(np.array(evolution.reading.read(y, integral, time, evolution.backward)))
 
     def _check_distribution(self, p: np.ndarray, integral: np.ndarray, time: float) -> Certificate | None:
+        ranks = self.evolution.model.ranks
         accepted = self.accepted * max(time, 1 / self.evolution.model.uniformization_rate)
-        mass = float(integral.sum())
+        mass = ranks.total(float(integral.sum()))
         if abs(mass - time) > accepted:
             reason = f"the integral up to t = {time:g} has mass {mass!r}, not t."
             return Certificate(self.defect, Status.INACCURATE, reason)
-        wrong = wrong_distribution(p, self.defect, max(MASS_TOLERANCE, self.accepted)) or negative(
-            integral, self.defect
+        wrong = wrong_distribution(p, self.defect, max(MASS_TOLERANCE, self.accepted), ranks) or negative(
+            integral, self.defect, ranks
         )
         if wrong:
             return wrong
         if len(self.evolution.times) == 1:
             return None
         # what is spent in a state never becomes less; rounding of the sums behind it is relative to the time
-        if self._before is not None and float((self._before - integral).max()) > accepted:
+        if self._before is not None and ranks.largest(float((self._before - integral).max(initial=0.0))) > accepted:
             reason = f"the integral up to t = {time:g} is smaller than an earlier one in some state."
             return Certificate(self.defect, Status.INACCURATE, reason)
         self._before = integral.copy()

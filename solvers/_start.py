@@ -24,7 +24,7 @@ def first_guess(chain: Generator) -> np.ndarray:
     """
     n, guess = chain.size, chain.guess
     if guess is None:
-        return np.full(n, 1 / n)
+        return np.full(n, 1 / chain.states)
     pi = np.empty(n)
     if isinstance(chain.transitions, LatticeTransitions):
         sides = chain.transitions.sides.astype(np.int64)
@@ -33,9 +33,9 @@ def first_guess(chain: Generator) -> np.ndarray:
             row[: len(given)] = given
         product(table, sides, chain.transitions.strides.astype(np.int64), pi)
     else:
-        for positions, states in chain.space.slabs():
+        for positions, states in chain.state_slabs():
             pi[positions] = np.prod([given[column] for given, column in zip(guess, states.T, strict=True)], axis=0)
-    pi /= pi.sum()
+    pi /= chain.ranks.total(pi.sum())
     return pi
 
 

@@ -40,6 +40,7 @@ SOLVERS = {
     "multigrid": 20,
     "newton": 6,
     "pardiso": 20,
+    "petsc_krylov": 20,
     "power_iteration": 20,
     "rank_one": 4,
     "rational": 10,

@@ -16,7 +16,7 @@ PACKAGES = ("ctmc", "builders", "solvers")
 
 # Imports go leftwards only.
 ROOMS = (
-    *("errors", "threads", "cells"),
+    *("errors", "threads", "cells", "ranks"),
     "model",
     *("problem", "evolution", "equation", "solution", "estimate"),
     *(
@@ -70,7 +70,19 @@ MODEL = (
         "qbd",
         "level_dependent",
     ),
-    *("absorption", "exchange", "lumpability", "period", "decay", "structure", "traits", "stopped", "passage_law"),
+    *("ghosts", "shared"),
+    *(
+        "absorption",
+        "exchange",
+        "shared_exchange",
+        "lumpability",
+        "period",
+        "decay",
+        "structure",
+        "traits",
+        "stopped",
+        "passage_law",
+    ),
 )
 FRONT = ("study", "comparison", "cli", "__main__")
 """Rooms that may take names from `ctmc` itself, which knows everything."""

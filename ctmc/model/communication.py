@@ -149,6 +149,9 @@ def reachable_within(model: Generator, begin: np.ndarray, within: np.ndarray, *,
     >>> reachable_within(chain, ~last, ends).tolist()
     [True, True, True]
     """
+    if model.shared:
+        found: np.ndarray = model.reached(begin, within, backward=backward)  # type: ignore[attr-defined]
+        return found
     seen = begin.copy()
     spread = products.spread_back_within if backward else products.spread_within
     for number in _passes(model):
@@ -186,6 +189,8 @@ def reachable(model: Generator, positions: np.ndarray, *, backward: bool = False
     """
     seen = np.zeros(model.size, dtype=bool)
     seen[positions] = True
+    if model.shared:
+        return reachable_within(model, seen, np.ones(model.size, dtype=bool), backward=backward)
     spread = products.spread_back if backward else products.spread
     for number in _passes(model):
         before = np.count_nonzero(seen)

@@ -18,6 +18,7 @@ from ctmc.model.products import compiled, compiled_parallel
 from ctmc.model.state_space import Lattice
 from ctmc.model.streamed import StreamedTransitions
 from ctmc.model.transitions import LatticeTransitions, begin_digits, count_up, rate_at
+from ctmc.ranks import ALONE, Ranks
 
 _BLOCK = 1 << 12
 _CHUNK = 1 << 16
@@ -138,6 +139,8 @@ def between_parts(chain: Generator, pi: np.ndarray, part_of: np.ndarray) -> tupl
     [[-0.333333333333, 0.333333333333], [2.0, -2.0]]
     """
     count = int(part_of.max()) + 1
+    if count == 1:
+        return Generator.from_matrix([[0.0]]), np.array([pi.sum()])
     masses = np.bincount(part_of, weights=pi, minlength=count)
     sizes = np.bincount(part_of, minlength=count)
     found = []
@@ -232,6 +235,20 @@ def follow_links(link: Any, part_of: Any) -> None:
 
 
 @compiled
+def follow_known_links(link: Any, part_of: Any) -> None:
+    """Give every state the part that its links lead to, as far as one is known; the others keep -1."""
+    for j in range(link.size):
+        i = np.int64(j)
+        while part_of[i] < 0 and i < link.size and link[i] != i:
+            i = np.int64(link[i])
+        part = part_of[i]
+        i = np.int64(j)
+        while part >= 0 and part_of[i] < 0:
+            part_of[i] = part
+            i = np.int64(link[i])
+
+
+@compiled
 def strongest_of_parts(
     begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, pi: Any, part_of: Any, best: Any, target: Any
 ) -> None:
@@ -263,7 +280,7 @@ def renumber(number: Any, part_of: Any) -> None:
         part_of[j] = number[part_of[j]]
 
 
-def balance_by_decade(exit_rates: np.ndarray, pi: np.ndarray, flow: np.ndarray) -> np.ndarray:
+def balance_by_decade(exit_rates: np.ndarray, pi: np.ndarray, flow: np.ndarray, ranks: Ranks = ALONE) -> np.ndarray:
     """Return (decade, mass, flow through, imbalance) of the states by the magnitude of their exit rates, shape (decades, 4).
 
     Decades are told by binary exponents, so their borders are powers of two near those of ten.
@@ -275,7 +292,7 @@ def balance_by_decade(exit_rates: np.ndarray, pi: np.ndarray, flow: np.ndarray) 
     """
     sums = np.zeros(((len(pi) + _CHUNK - 1) // _CHUNK, _DECADES, 3))
     sum_by_decade(exit_rates.view(np.int64), exit_rates, pi, flow, sums)
-    total = sums.sum(axis=0)
+    total = ranks.total(sums.sum(axis=0))
     found = np.flatnonzero(total.any(axis=1))
     return np.column_stack([found - _ZERO, total[found]])
 

@@ -30,6 +30,7 @@ from ctmc.model.transitions import (
     nbytes,
     slab_rates,
 )
+from ctmc.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from ctmc.model.phase_type import PhaseType
@@ -420,6 +421,29 @@ class Generator(Summarised):
         """Number of states."""
         return self.space.size
 
+    @property
+    def states(self) -> int:
+        """Number of states of all ranks, where the model is shared; else the same as `size`."""
+        return self.size
+
+    @property
+    def shared(self) -> bool:
+        """Whether ranks share the model, so that vectors have the own states only."""
+        return False
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that share the model: one."""
+        return ALONE
+
+    def state_slabs(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield (slice of positions, states there), a slab at a time, in order."""
+        return self.space.slabs()
+
+    def own(self, initial: Distribution) -> Distribution:
+        """Return the part of a distribution that is on the states of this rank: all of it."""
+        return initial
+
     def once(self, name: str, find: Callable[[], Found]) -> Found:
         """Return what was found about the transitions under this name, or find it now; copies of the model share it."""
         if name not in self._found:
@@ -444,10 +468,22 @@ class Generator(Summarised):
         """Return the number of transitions out of each state, shape (n,); for a lattice the most that there can be."""
         if isinstance(self.transitions, LatticeTransitions):
             return np.broadcast_to(2 * len(self.transitions.sides), self.size)
-        counts = np.zeros(self.size, dtype=np.int64)
+        return self.added_up(products.count_sources)
+
+    def added_up(self, loop: Callable[..., Any], *vectors: np.ndarray) -> np.ndarray:
+        """Return what a loop over the transitions adds to the elements of their sources; shape (n,).
+
+        Parameters
+        ----------
+        loop : callable
+            ``loop(*slab, *vectors, out)`` of `ctmc.model.products`.
+        *vectors : ndarray, shape (n,)
+            What it reads.
+        """
+        found = np.zeros(self.size)
         for slab in self.row_slabs():
-            products.count_sources(*slab, counts)
-        return counts
+            loop(*slab, *vectors, found)
+        return found
 
     def most_transitions_in(self) -> np.ndarray:
         """Return the number of transitions into each state, shape (n,); for a lattice the most that there can be."""
@@ -670,7 +706,7 @@ class Generator(Summarised):
 
     def weighted_slabs(self, value: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         """Yield (positions, states, probabilities) slab by slab; probabilities (m,) or (times, m) as `value` is."""
-        for positions, states in self.space.slabs():
+        for positions, states in self.state_slabs():
             yield positions, states, value[..., positions]
 
     @property

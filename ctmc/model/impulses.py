@@ -19,6 +19,7 @@ _ENTRIES = 1 << 20
 
 def _earned(chain: Generator, reward: Reward) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
     """Yield (sources, targets, rates, impulses) of the transitions, some at a time."""
+    _refuse_shared(chain, reward)
     impulse = reward.impulse
     if impulse is not None and not callable(impulse) and len(impulse) != chain.entries:
         raise ModelError(
@@ -49,8 +50,17 @@ def _earned(chain: Generator, reward: Reward) -> Iterator[tuple[np.ndarray, np.n
             first = last
 
 
+def _refuse_shared(chain: Generator, reward: Reward) -> None:
+    if chain.shared:
+        raise ModelError(
+            f"reward {reward.description!r} is earned at events, and the model is shared by {chain.ranks.count} ranks; allowed are "
+            "rewards of states, or one process."
+        )
+
+
 def _loops(chain: Generator, reward: Reward) -> np.ndarray:
     """Return the rate of events that earn 1 and leave the state as it is; shape (n,)."""
+    _refuse_shared(chain, reward)
     found = np.zeros(chain.size)
     if reward.self_loops is None:
         return found
@@ -130,7 +140,15 @@ def largest_impulse(chain: Generator, reward: Reward) -> float:
 def reward_rates(chain: Generator, reward: Reward) -> np.ndarray:
     """Return what a reward earns on average per unit of time in each state, impulses included; (n,) or (n, length)."""
     require_memory("a reward's values", 8 * chain.size, states=chain.size)
-    found = np.concatenate([reward.evaluate(states, positions) for positions, states in chain.space.slabs()])
+    parts = [reward.evaluate(states, positions) for positions, states in chain.state_slabs()]
+    if not parts:  # a rank without states
+        given = (
+            reward.rate
+            if isinstance(reward.rate, np.ndarray)
+            else reward.evaluate(chain.space.states([0]), slice(0, 1))
+        )
+        parts = [given[:0]]
+    found = np.concatenate(parts)
     if not np.isfinite(found).all():
         raise ModelError(f"reward {reward.description!r} has values that are not finite.")
     if reward.has_impulses:

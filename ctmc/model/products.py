@@ -72,20 +72,22 @@ def backward(slabs: Iterable[Slab], exit_rates: Any, v: Any, *others: Any) -> No
     On one thread.  Moves 12 bytes an entry and updates `out` at random places.
     """
     out = others[-1]
-    _begin_backward(exit_rates, v, out)
+    begin_backward(exit_rates, v, out)
     for slab in slabs:
-        _scatter(*slab, v, out)
-    _end_backward(v, *others)
+        scatter(*slab, v, out)
+    end_backward(v, *others)
 
 
 @compiled
-def _begin_backward(exit_rates: Any, v: Any, out: Any) -> None:
+def begin_backward(exit_rates: Any, v: Any, out: Any) -> None:
+    """Begin `backward`: what leads out of each state."""
     for i in range(np.uint64(v.size)):
         out[i] = -exit_rates[i] * v[i]
 
 
 @compiled
-def _scatter(begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, v: Any, out: Any) -> None:
+def scatter(begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, v: Any, out: Any) -> None:
+    """Go on with `backward`: what leads into the states of a slab."""
     for row in range(np.uint64(indptr.size - 1)):
         value = v[np.uint64(begin) + row]
         for k in range(indptr[row], indptr[row + np.uint64(1)]):
@@ -93,9 +95,10 @@ def _scatter(begin: Any, indptr: Any, sources: Any, codes: Any, rates: Any, v: A
 
 
 @compiled
-def _end_backward(
+def end_backward(
     v: Any, previous: Any, factor: float, keep: float, weight: float, mix: Any, first: Any, second: Any, out: Any
 ) -> None:
+    """End `backward`."""
     for i in range(np.uint64(v.size)):
         out[i] = factor * out[i] + (keep * v[i] + weight * previous[i])
         if mix.size > 0:

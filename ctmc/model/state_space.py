@@ -108,10 +108,9 @@ class StateSpace(ABC):
             raise ModelError(f"state {bad} is not in the state space ({self.describe()}).")
         return positions if table.ndim == 2 else int(positions[0])
 
-    def slabs(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield (slice of positions, states there), a slab at a time, in order."""
-        for begin in range(0, self.size, SLAB):
-            end = min(begin + SLAB, self.size)
+    def slabs(self, first: int = 0, last: int | None = None) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield (slice of positions, states there), a slab at a time, in order; all states, or those before `last` from `first` on."""
+        for begin, end in _cuts(first, self.size if last is None else last):
             yield slice(begin, end), self.states(np.arange(begin, end))
 
     def columns(self, states: np.ndarray) -> dict[str, np.ndarray]:
@@ -209,26 +208,26 @@ class Lattice(StateSpace):
                 f"{numbers:,} numbers; allowed are {_LARGEST_TOTAL:,}."
             )
 
-    def slabs(self) -> Iterator[tuple[slice, np.ndarray]]:
+    def slabs(self, first: int = 0, last: int | None = None) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield (slice of positions, states there); the tables of a box are made of runs, others by counting up."""
+        last = self.size if last is None else last
         if self.classes or self.total is not None:
-            yield from self._counted_slabs()
+            yield from self._counted_slabs(first, last)
             return
-        for begin in range(0, self.size, SLAB):
-            end = min(begin + SLAB, self.size)
+        for begin, end in _cuts(first, last):
             columns = np.empty((self.dimension, end - begin), dtype=np.int64)
             for column, stride, limit in zip(columns, self.strides.tolist(), self.limits, strict=True):
-                first = begin // stride
-                values = np.arange(first, (end - 1) // stride + 1) % (limit + 1)
-                column[:] = np.repeat(values, stride)[begin - first * stride : end - first * stride]
+                run = begin // stride
+                values = np.arange(run, (end - 1) // stride + 1) % (limit + 1)
+                column[:] = np.repeat(values, stride)[begin - run * stride : end - run * stride]
             yield slice(begin, end), columns.T
 
-    def _counted_slabs(self) -> Iterator[tuple[slice, np.ndarray]]:
+    def _counted_slabs(self, first: int, last: int) -> Iterator[tuple[slice, np.ndarray]]:
         limits = np.array(self.limits, dtype=np.int64)
         firsts = np.repeat(self.firsts, self.classes) if self.classes else np.arange(self.dimension)
         total = int(limits.sum()) if self.total is None else self.total
-        for begin in range(0, self.size, SLAB):
-            columns = np.empty((self.dimension, min(SLAB, self.size - begin)), dtype=np.int64)
+        for begin, end in _cuts(first, last):
+            columns = np.empty((self.dimension, end - begin), dtype=np.int64)
             count_on(self.states(begin), limits, firsts.astype(np.int64), total, columns)
             yield slice(begin, begin + columns.shape[1]), columns.T
 
@@ -500,6 +499,12 @@ class Listed(StateSpace):
         """Return names and limits."""
         names = (v.name if v.length is None else f"{v.name}[0..{v.length - 1}]" for v in self.variables)
         return ", ".join(names) + " as listed"
+
+
+def _cuts(first: int, last: int) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each slab."""
+    for begin in range(first, last, SLAB):
+        yield begin, min(begin + SLAB, last)
 
 
 def _convolve_box(counts: Sequence[int], limit: int) -> list[int]:

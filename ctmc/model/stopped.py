@@ -55,7 +55,8 @@ def fates(model: Generator, target: np.ndarray, avoided: np.ndarray | None = Non
     reaching = reachable_within(model, target, outside, backward=True)
     never = ~reaching
     inside = reaching & outside
-    missing = reachable_within(model, never, inside, backward=True) if never.any() else never
+    some = model.ranks.any(bool(never.any()))
+    missing = reachable_within(model, never, inside, backward=True) if some else never
     possible = missing & inside
     return Fates(target, inside & ~missing, possible, never)
 

@@ -1,0 +1,434 @@
+"""A generator shared by several processes: each rank holds neighbouring states, and the transitions into them.
+
+Vectors are shared in the same way, and no rank ever holds one of all states.  A product fetches what is read of the others'
+elements (`ctmc.model.ghosts`), then runs the same loops as on one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ctmc.errors import ModelError, ReducibleError
+from ctmc.model import products
+from ctmc.model.distribution import Distribution
+from ctmc.model.generator import Generator
+from ctmc.model.ghosts import Ghosts
+from ctmc.model.reward import Reward
+from ctmc.model.streamed import StreamedTransitions
+from ctmc.model.transitions import (
+    NO_CODES,
+    CodedTransitions,
+    FloatTransitions,
+    LatticeTransitions,
+    Slab,
+    lattice_slabs,
+)
+from ctmc.ranks import ALONE, Ranks
+
+Exits = Callable[[int, int], np.ndarray]
+
+_STATES = 1 << 18
+"""States per slab of a lattice in memory."""
+_MOST_VALUES = 1 << 16
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SharedGenerator(Generator):
+    """The own states of a rank and the transitions into them; made by `share`, on all ranks together.
+
+    `size` is the number of own states, `states` that of all; vectors have shape (size,), and what the framework sums over the
+    states it sums over the ranks.  `space` is the space of all states, of which the own ones begin at `begin`.
+
+    Attributes
+    ----------
+    ranks : Ranks
+    begins : ndarray of int64, shape (ranks + 1,)
+        First state of each rank, and the number of states.
+    ghosts : Ghosts
+        Which states of other ranks transitions come from; `transitions` numbers own states first, then these.
+    """
+
+    ranks: Ranks = ALONE
+    begins: np.ndarray = field(default_factory=lambda: np.zeros(2, dtype=np.int64))
+    ghosts: Ghosts = field(default=None)  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        self._found.setdefault("checked", True)
+        for array in self.transitions:
+            array.flags.writeable = False
+        given = self.__dict__["exit_rates"]
+        if given is None:
+            object.__setattr__(self, "exit_rates", self._sum_rates())
+        else:
+            self.check_exit_rates(self._sum_rates())
+        self.exit_rates.flags.writeable = False
+        self._check_names()
+
+    def _sum_rates(self) -> np.ndarray:
+        with np.errstate(over="ignore"):  # told below
+            sums = self.added_up(products.exit_sums)
+        if not np.isfinite(sums).all():
+            raise ModelError(f"the rates out of state {self._name(int(np.argmin(np.isfinite(sums))))} sum to infinity.")
+        return sums
+
+    def added_up(self, loop: Callable[..., Any], *vectors: np.ndarray) -> np.ndarray:
+        """Do what `Generator.added_up` does for the own states; all ranks together."""
+        (slab,) = self.row_slabs()
+        everywhere = [self.ghosts.extended(vector).copy() for vector in vectors]
+        found = np.zeros(self.size + self.ghosts.count)
+        loop(*slab, *everywhere, found)
+        self.ghosts.give_back(found)
+        return found[: self.size].copy()
+
+    def _name(self, position: int) -> str:
+        return f"{self.begin + position} {tuple(self.space.states(self.begin + position).tolist())}"
+
+    @property
+    def shared(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def size(self) -> int:
+        """Number of own states."""
+        return int(self.begins[self.ranks.rank + 1] - self.begins[self.ranks.rank])
+
+    @property
+    def begin(self) -> int:
+        """Position of the first own state."""
+        return int(self.begins[self.ranks.rank])
+
+    @property
+    def states(self) -> int:
+        """Number of states of all ranks."""
+        return int(self.begins[-1])
+
+    @property
+    def uniformization_rate(self) -> float:
+        """The largest exit rate of all ranks; 1 where there is none."""
+        return self.once(
+            "uniformization_rate", lambda: self.ranks.largest(float(self.exit_rates.max(initial=0.0))) or 1.0
+        )
+
+    @property
+    def all_entries(self) -> int:
+        """Number of transitions of all ranks."""
+        return self.once("all_entries", lambda: int(sum(self.ranks.gathered(self.entries))))
+
+    def state_slabs(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield (slice of own positions, states there)."""
+        for positions, states in self.space.slabs(self.begin, self.begin + self.size):
+            yield slice(positions.start - self.begin, positions.stop - self.begin), states
+
+    def own(self, initial: Distribution) -> Distribution:
+        """Return the part of a distribution over all states that is on own states, at own positions."""
+        first, last = np.searchsorted(initial.positions, [self.begin, self.begin + self.size])
+        return Distribution(initial.positions[first:last] - self.begin, initial.probabilities[first:last])
+
+    def recurrence(
+        self,
+        x: np.ndarray,
+        out: np.ndarray | None = None,
+        *,
+        factor: float = 1.0,
+        keep: float = 0.0,
+        previous: np.ndarray | None = None,
+        weight: float = 0.0,
+        backward: bool = False,
+        sums: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+    ) -> np.ndarray:
+        """Do what `Generator.recurrence` does; all ranks together."""
+        x, out = self._vectors(x, out)
+        mix, first, second = (np.empty(0), out, out) if sums is None else sums
+        before = x if previous is None else previous
+        if not backward:
+            others: Any = (before, factor, keep, weight, mix, first, second, out)
+            slab = next(self.row_slabs())
+            products.forward(*slab, self.exit_rates, self.ghosts.extended(x), *others)
+            return out
+        # as on one process the exit rate comes first, then the transitions in the order of their ends
+        self._room[self.size :] = 0.0
+        products.begin_backward(self.exit_rates, x, self._room)
+        products.scatter(*next(self.row_slabs()), x, self._room)
+        self.ghosts.give_back(self._room)
+        out[:] = self._room[: self.size]
+        products.end_backward(x, before, factor, keep, weight, mix, first, second, out)
+        return out
+
+    def reached(self, begin: np.ndarray, within: np.ndarray, *, backward: bool) -> np.ndarray:
+        """Return which own states are reached, as `ctmc.model.communication.reachable_within` does.
+
+        Each rank goes as far as it can, then the ranks tell each other, until nothing is new.
+        """
+        spread = products.spread_back_within if backward else products.spread_within
+        (slab,) = self.row_slabs()
+        allowed = self.ghosts.extended(within.astype(np.float64)) > 0
+        own, count = begin, -1
+        while True:
+            seen = self.ghosts.extended(own.astype(np.float64)) > 0
+            if backward:  # that others' states are seen says their owner
+                seen[self.size :] = False
+            before, number = -1, 0
+            while (now := int(np.count_nonzero(seen))) != before or number < 2:
+                before, number = now, number + 1
+                spread(*slab, number % 2 == 0, allowed, seen)
+            if backward:
+                marks = seen.astype(np.float64)
+                self.ghosts.give_back(marks)
+                seen = marks > 0
+            own = seen[: self.size]
+            before, count = count, int(self.ranks.total(float(np.count_nonzero(own))))
+            if count == before:
+                return own
+
+    @property
+    def coloring(self) -> np.ndarray | None:
+        """Whether the total of the coordinates is odd, of each own state, where every transition changes that; else None."""
+        return self.once("coloring", self._parity)
+
+    def _parity(self) -> np.ndarray | None:
+        own = np.empty(self.size, dtype=np.uint8)
+        for positions, states in self.state_slabs():
+            own[positions] = states.sum(axis=1) & 1
+        if self.ranks.largest(float(own.max(initial=0))) == 0:
+            return None
+        everywhere = self.ghosts.extended(own.astype(np.float64)).astype(np.uint8)
+        (slab,) = self.row_slabs()
+        return None if self.ranks.any(products.count_same_color(*slab, everywhere) > 0) else own
+
+    @property
+    def recurrent(self) -> np.ndarray:
+        """Which own states are in the recurrent class; found once, on all ranks together.
+
+        Raises
+        ------
+        ReducibleError
+            If there are several.
+        """
+        return self.once("recurrent", self._one_recurrent)
+
+    def _one_recurrent(self) -> np.ndarray:
+        everything = np.ones(self.size, dtype=bool)
+        state = 0
+        while True:
+            start = np.zeros(self.size, dtype=bool)
+            if self.begin <= state < self.begin + self.size:
+                start[state - self.begin] = True
+            reached = self.reached(start, everything, backward=False)
+            leading = self.reached(start, everything, backward=True)
+            left = np.flatnonzero(reached & ~leading)
+            # go on from the last of those that do not lead back
+            state = int(self.ranks.largest(float(self.begin + left[-1]) if len(left) else -1.0))
+            if state < 0:
+                break
+        if self.ranks.any(not leading.all()):
+            raise ReducibleError(
+                f"the chain has several recurrent classes, and is shared by {self.ranks.count} ranks; allowed is one recurrent "
+                "class, or one process and an initial state."
+            )
+        return reached
+
+    @cached_property
+    def _room(self) -> np.ndarray:
+        return np.zeros(self.size + self.ghosts.count)
+
+    def _expand(self) -> FloatTransitions:
+        raise ModelError(
+            f"what was asked for needs all transitions in one process, and {self.ranks.count} ranks share the model; allowed is "
+            "one process."
+        )
+
+    def restricted(self, positions: np.ndarray) -> Generator:
+        """Refuse: parts of a shared model are not taken out."""
+        return Generator(self.space, self._expand())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays that this rank holds, ghosts included."""
+        return super().nbytes + 16 * self.ghosts.count
+
+
+def share(model: Generator, ranks: Ranks, exits: Exits | None = None) -> SharedGenerator:
+    """Return this rank's part of a model; about equally many transitions fall to each rank.
+
+    Of a streamed model each rank makes, or reads, the rows of its own states only (to place the borders, the rows are counted
+    by all ranks together).  A model in memory is cut.
+
+    Parameters
+    ----------
+    model : Generator
+        The same on all ranks.
+    ranks : Ranks
+    exits : callable, optional
+        ``exits(begin, end)`` returns stored exit rates; without it they are summed, and given ones of `model` taken.
+
+    Examples
+    --------
+    >>> queue = Generator.from_matrix(np.diag([1.0, 1.0], 1) + np.diag([2.0, 2.0], -1))
+    >>> part = share(queue, ALONE)
+    >>> part.size, part.states, part.forward(np.array([1.0, 0, 0])).tolist()
+    (3, 3, [-1.0, 1.0, 0.0])
+    """
+    begins = _borders(model, ranks)
+    begin, end = int(begins[ranks.rank]), int(begins[ranks.rank + 1])
+    transitions, outside = _own_rows(model, begin, end)
+    given = model.__dict__["exit_rates"]
+    exit_rates: Any = None
+    if exits is not None:
+        exit_rates = exits(begin, end)
+    elif given is not None and not isinstance(model.transitions, StreamedTransitions):
+        exit_rates = given[begin:end].copy()
+    return SharedGenerator(
+        model.space, transitions, exit_rates,
+        initial=model.initial,
+        labels={name: member[begin:end] for name, member in model.labels.items()},
+        rewards={name: _own_reward(reward, begin, end) for name, reward in model.rewards.items()},
+        measures=model.measures, notes=model.notes, recipe=model.recipe, content_hash=model.content_hash, guess=model.guess,
+        distributions=model.distributions, ranks=ranks, begins=begins,
+        ghosts=Ghosts(ranks, begins, outside),
+    )  # fmt: skip
+
+
+def _own_reward(reward: Reward, begin: int, end: int) -> Reward:
+    changes: dict[str, Any] = {}
+    for name in ("rate", "self_loops"):
+        values = getattr(reward, name)
+        if values is not None and not callable(values):
+            changes[name] = values[begin:end]
+    return replace(reward, **changes) if changes else reward
+
+
+# ---- which states, and the transitions into them --------------------------------------------------------------------------------
+
+
+def _borders(model: Generator, ranks: Ranks) -> np.ndarray:
+    """Return the first state of each rank and the number of states, so that transitions are shared out evenly."""
+    if ranks.count == 1:
+        return np.array([0, model.space.size])
+    slabs = _slab_count(model)
+    counts = np.zeros(slabs)
+    for number in range(ranks.rank, slabs, ranks.count):
+        counts[number] = int(_slab(model, number).indptr[-1])
+    before = np.concatenate([[0.0], np.cumsum(ranks.total(counts))])
+    own = 0
+    if ranks.rank:
+        wanted = before[-1] * ranks.rank / ranks.count
+        number = min(int(np.searchsorted(before, wanted, side="right")), slabs) - 1
+        slab = _slab(model, number)
+        inside = np.searchsorted(slab.indptr.view(np.int64), wanted - before[number])
+        own = int(slab.begin) + min(int(inside), len(slab.indptr) - 1)
+    return np.array([*ranks.gathered(own), model.space.size])
+
+
+def _slab_count(model: Generator) -> int:
+    rows = model.transitions
+    if isinstance(rows, StreamedTransitions):
+        return len(rows.begins) - 1
+    return -(-model.space.size // _STATES) if isinstance(rows, LatticeTransitions) else 1
+
+
+def _slab(model: Generator, number: int) -> Slab:
+    """Return one slab of a model's rows."""
+    rows = model.transitions
+    if isinstance(rows, StreamedTransitions):
+        return next(iter(rows.stream([number])))
+    if isinstance(rows, LatticeTransitions):
+        begin = number * _STATES
+        window = (begin, rows.weights[:, begin : begin + _STATES])
+        return next(lattice_slabs([window], model.space.size, _STATES, *rows[1:]))
+    return next(rows.slabs())
+
+
+def _slabs_of(model: Generator, begin: int, end: int) -> Iterator[Slab]:
+    """Yield the slabs that have some of the states begin .. end - 1; each is valid until the next one."""
+    rows = model.transitions
+    if begin == end:
+        return
+    if isinstance(rows, StreamedTransitions):
+        first, last = np.searchsorted(rows.begins, [begin, end - 1], side="right") - 1
+        yield from rows.stream(range(int(first), int(last) + 1))
+    elif isinstance(rows, LatticeTransitions):
+        for number in range(begin // _STATES, (end - 1) // _STATES + 1):
+            yield _slab(model, number)
+    else:
+        yield next(rows.slabs())
+
+
+def _own_rows(model: Generator, begin: int, end: int) -> tuple[FloatTransitions | CodedTransitions, np.ndarray]:
+    """Return the transitions into the states begin .. end - 1, and the states outside that they come from, ascending.
+
+    Sources are numbered from `begin`, then on through the states outside.
+    """
+    counts, sources = [np.zeros(1, dtype=np.int64)], []
+    outside = np.empty(0, dtype=np.int64)
+    table = _Table()
+    for slab in _slabs_of(model, begin, end):
+        first, last = max(begin - int(slab.begin), 0), min(end - int(slab.begin), len(slab.indptr) - 1)
+        pointers = slab.indptr[first : last + 1].view(np.int64)
+        entries = slice(int(pointers[0]), int(pointers[-1]))
+        counts.append(np.diff(pointers))
+        from_ = slab.sources[entries].copy()
+        sources.append(from_)
+        table.add(slab, entries)
+        outside = np.union1d(outside, from_[(from_ < begin) | (from_ >= end)].astype(np.int64))
+    kind = np.int32 if end - begin + len(outside) <= np.iinfo(np.int32).max else np.int64
+    numbers = np.empty(sum(map(len, sources)), dtype=kind)
+    done = 0
+    sources.reverse()  # so that what is done can be let go
+    while sources:
+        from_ = sources.pop()
+        inside = (from_ >= begin) & (from_ < end)
+        part = numbers[done : done + len(from_)]
+        part[inside] = from_[inside].astype(np.int64) - begin
+        part[~inside] = end - begin + np.searchsorted(outside, from_[~inside].astype(np.int64))
+        done += len(from_)
+    indptr = np.cumsum(np.concatenate(counts))
+    return table.rows(indptr, numbers), outside
+
+
+class _Table:
+    """Rates that come slab by slab, kept as small codes where few of them differ."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[np.ndarray, np.ndarray]] = []  # codes, or nothing, and values
+
+    def add(self, slab: Slab, entries: slice) -> None:
+        """Take the rates of some entries."""
+        if slab.codes is not NO_CODES:
+            self._parts.append((slab.codes[entries].copy(), slab.rates))
+            return
+        rates = slab.rates[entries]
+        codes, values = NO_CODES, self._parts[-1][1] if self._parts else NO_CODES
+        if len(values) and len(values) <= _MOST_VALUES:  # most slabs have the rates of the one before
+            codes = np.minimum(np.searchsorted(values, rates), len(values) - 1)
+            if not np.array_equal(values[codes], rates):
+                codes = NO_CODES
+        if codes is NO_CODES:
+            values = np.unique(rates)
+            if len(values) > _MOST_VALUES:
+                values = rates.copy()
+            else:
+                codes = np.searchsorted(values, rates)
+        self._parts.append((codes if codes is NO_CODES else codes.astype(np.min_scalar_type(len(values))), values))
+
+    def rows(self, indptr: np.ndarray, sources: np.ndarray) -> FloatTransitions | CodedTransitions:
+        """Return all of them as rows; what was kept is let go."""
+        parts, self._parts = self._parts, []
+        if all(codes is not NO_CODES for codes, _ in parts):
+            values = np.unique(np.concatenate([np.empty(0), *{id(table): table for _, table in parts}.values()]))
+            if len(values) <= _MOST_VALUES:
+                codes = np.empty(len(sources), dtype=np.uint8 if len(values) <= 256 else np.uint16)
+                done = 0
+                for part, table in parts:
+                    np.take(
+                        np.searchsorted(values, table).astype(codes.dtype), part, out=codes[done : done + len(part)]
+                    )
+                    done += len(part)
+                return CodedTransitions(indptr, sources, codes, values)
+        written = [table if part is NO_CODES else table[part] for part, table in parts]
+        return FloatTransitions(indptr, sources, np.concatenate(written))

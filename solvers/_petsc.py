@@ -1,0 +1,184 @@
+"""PETSc: loaded when it is needed, with matrices and vectors in which each rank has its own states."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+from scipy.sparse import coo_array, csr_array
+
+from ctmc.errors import MemoryLimitError, ModelError, printable
+from ctmc.model.generator import Generator
+from ctmc.model.shared import SharedGenerator, share
+from ctmc.model.transitions import slab_rates
+from ctmc.ranks import ALONE, Ranks
+
+LIBRARY = ("petsc4py", "distributed")
+SLEPC = ("slepc4py", "distributed")
+
+
+def petsc() -> Any:
+    """Return the module PETSc; signals stay with the program."""
+    import petsc4py
+
+    petsc4py.init(["ctmc", "-no_signal_handler"])
+    from petsc4py import PETSc
+
+    return PETSc
+
+
+def slepc() -> Any:
+    """Return the module SLEPc."""
+    petsc()
+    import slepc4py
+
+    slepc4py.init(["ctmc", "-no_signal_handler"])
+    from slepc4py import SLEPc
+
+    return SLEPc
+
+
+def part_of(chain: Generator) -> SharedGenerator:
+    """Return this rank's part of a chain; of one that is not shared, all of it, with its rows written out."""
+    if isinstance(chain, SharedGenerator):
+        return chain
+    part = chain.once("whole_part", lambda: share(chain, ALONE))
+    return part if chain._counter is None else part.counted(chain._counter)
+
+
+def communicator(ranks: Ranks) -> Any:
+    """Return the communicator of the ranks, for PETSc."""
+    return getattr(ranks, "communicator", None) or petsc().COMM_SELF
+
+
+class Objects(ExitStack):
+    """Destroys PETSc's objects in order at the end of a ``with`` block, on all ranks alike, which Python's garbage does not."""
+
+    def keep(self, made: Any) -> Any:
+        """Return the object, to be destroyed at the end."""
+        self.callback(made.destroy)
+        return made
+
+
+def vector(objects: Objects, ranks: Ranks, own: np.ndarray) -> Any:
+    """Return a vector of which this rank has these elements (a copy)."""
+    module = petsc()
+    found = objects.keep(module.Vec().createMPI((len(own), module.DECIDE), comm=communicator(ranks)))
+    found.setArray(own)
+    return found
+
+
+def matrix(objects: Objects, ranks: Ranks, own: csr_array, columns: int) -> Any:
+    """Return a matrix of which this rank has these rows, and, of a vector it is multiplied with, so many elements.
+
+    Parameters
+    ----------
+    objects : Objects
+    ranks : Ranks
+    own : csr_array, shape (rows, all columns)
+        Indices ascend in every row.
+    columns : int
+        Own elements of a vector.
+
+    Raises
+    ------
+    MemoryLimitError
+        Where PETSc counts in 32 bits and the matrix has more entries, or columns, than that.
+    """
+    module = petsc()
+    require_indices(ranks, own.nnz, own.shape[1])
+    kind = module.IntType
+    size = ((own.shape[0], module.DECIDE), (columns, own.shape[1]))
+    parts = (own.indptr.astype(kind), own.indices.astype(kind), np.asarray(own.data, dtype=np.float64))
+    return objects.keep(module.Mat().createAIJ(size, csr=parts, comm=communicator(ranks)))
+
+
+def require_indices(ranks: Ranks, entries: int, columns: int) -> None:
+    """Raise `MemoryLimitError`, before anything is put together, where PETSc's numbers are too narrow; on all ranks alike."""
+    most = int(np.iinfo(petsc().IntType).max)
+    largest = int(ranks.largest(float(max(entries, columns))))
+    if largest > most:
+        raise MemoryLimitError(
+            f"this PETSc numbers entries with {8 * petsc().IntType().itemsize} bits, and {largest:,} are needed; allowed are "
+            f"{most:,}: take more ranks, or a PETSc with 64-bit indices."
+        )
+
+
+def generator_rows(chain: SharedGenerator) -> csr_array:
+    """Return the own rows of diag(q) - (rates by destination), the transpose of -Q, with columns of all states."""
+    (slab,) = chain.row_slabs()
+    entries = slice(int(slab.indptr[-1]))
+    sources = slab.sources[entries].astype(np.int64)
+    columns = sources + chain.begin
+    beyond = sources >= chain.size
+    columns[beyond] = chain.ghosts.wanted[sources[beyond] - chain.size]
+    rows = np.repeat(np.arange(chain.size), np.diff(slab.indptr.view(np.int64)))
+    own = np.arange(chain.size)
+    values = np.concatenate([-slab_rates(slab, entries), chain.exit_rates])
+    places = (np.concatenate([rows, own]), np.concatenate([columns, own + chain.begin]))
+    found = csr_array(coo_array((values, places), shape=(chain.size, chain.states)))
+    found.sort_indices()
+    return found
+
+
+@contextmanager
+def options(text: str, prefix: str) -> Iterator[Mapping[str, str]]:
+    """Put PETSc options such as "-pc_type asm -sub_pc_type ilu" under a prefix, inside a ``with`` block.
+
+    Raises
+    ------
+    ModelError
+        If the text is no list of options, or PETSc did not read one of them.
+    """
+    given = parsed_options(text)
+    database = petsc().Options()
+    for name, value in given.items():
+        database.setValue(prefix + name, value)
+    try:
+        yield given
+        unread = [name for name in given if not database.used(prefix + name)]
+        if unread:
+            raise ModelError(
+                f"options has -{unread[0]}, which PETSc did not read; allowed are options of the solver that runs."
+            )
+    finally:
+        for name in given:
+            database.delValue(prefix + name)
+
+
+def parsed_options(text: str) -> dict[str, str]:
+    """Return names and values of PETSc options.
+
+    Examples
+    --------
+    >>> parsed_options("-pc_type asm -pc_asm_overlap 2 -ksp_converged_reason")
+    {'pc_type': 'asm', 'pc_asm_overlap': '2', 'ksp_converged_reason': ''}
+    """
+    found: dict[str, str] = {}
+    name = None
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        words = ["?"]
+    for word in words:
+        is_name = word.startswith("-") and word[1:2].isalpha()
+        if is_name:
+            name = word[1:]
+            found[name] = ""
+        elif name is not None and not found[name]:
+            found[name] = word
+        else:
+            raise ModelError(
+                f"options is {printable(text)!r}; allowed are PETSc options such as '-pc_type asm -sub_pc_type ilu'."
+            )
+    return found
+
+
+def check_type(field: str, given: str, kind: Any) -> None:
+    """Raise `ModelError` unless a name is one of PETSc's types of solvers or preconditioners."""
+    known = sorted({value for name, value in vars(kind).items() if name.isupper() and isinstance(value, str)})
+    if given not in known:
+        raise ModelError(f"{field} is {printable(given)!r}; allowed are {', '.join(known)}.")

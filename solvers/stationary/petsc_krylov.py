@@ -1,0 +1,219 @@
+"""Krylov methods of PETSc, on one process or on many ranks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ctmc.errors import ModelError
+from ctmc.model.generator import Generator
+from ctmc.model.memory import require_memory
+from ctmc.model.shared import SharedGenerator
+from ctmc.problem import Stationary
+from ctmc.solution import Outcome, Status
+from ctmc.trace import Trace
+from solvers._options import check_choice, check_count
+from solvers._petsc import LIBRARY, Objects, check_type, options, parsed_options, part_of, petsc, vector
+from solvers._petsc_equations import Equations, equations
+from solvers._shared_levels import LevelCorrection, own_levels
+from solvers._start import first_guess
+
+FORMS = ("auto", "reduced", "shell", "full")
+COARSE = ("between", "levels", "none")
+_PREFIX = "ctmc_krylov_"
+_MARGIN = 2.0
+"""How much larger than estimated from its norm a defect may be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PetscKrylov:
+    """Correct x with A x = 0 by a Krylov method of PETSc: solve A d = -A x, and again until the true defect is small.
+
+    A is -Q^T, or where every transition changes the color of the state what is left of it on one color: half the unknowns, the
+    square of the spectrum.  The equation is singular, as it is: residuals sum to zero, which PETSc is told by the null space of
+    the transpose.  The preconditioner has two levels: overlapping blocks, one on each rank, factorised by ILU(0), and before them
+    a correction on levels (a variable named level, or the total of the coordinates), which costs no product.
+
+    Stops when ||pi Q||_1 / sum_i pi_i q_i <= tolerance, recomputed after each solve; PETSc's reason codes are not believed.  One
+    product an iteration (bcgs: two).  Memory: 16 bytes an entry of A and of its factors, `restart` vectors.  Under ``mpirun`` each
+    rank has its own states.  Take it where a model outgrows one machine, or where bicgstab takes hundreds of products.  Needs the
+    extra 'distributed'.  Source: S. Balay et al., *PETSc/TAO users manual*, ANL-21/39, Argonne National Laboratory.
+
+    Parameters
+    ----------
+    method : str
+        A KSP type of PETSc, such as 'gmres', 'fgmres', 'bcgs', 'tfqmr'.
+    preconditioner : str
+        A PC type of PETSc for the blocks, such as 'asm', 'bjacobi', 'jacobi', 'none'.
+    coarse : str
+        'between': levels are balanced before and after a run of the Krylov method; 'levels': the preconditioner corrects them, too;
+        'none'.
+    form : str
+        'reduced' (one color, put together), 'shell' (one color, as two products one after the other; for 'jacobi' and 'none'),
+        'full' (all states), or 'auto': reduced where there are two colors.
+    restart : int
+        Vectors of the GMRES family.
+    options : str
+        PETSc options, such as '-pc_asm_overlap 2 -sub_pc_factor_levels 1'.
+    max_iterations : int
+        Largest number of steps.
+
+    Examples
+    --------
+    >>> from ctmc.solve import solve
+    >>> chain = Generator.from_matrix([[-1, 1], [2, -2]])
+    >>> solve(Stationary(chain), PetscKrylov()).value.round(12).tolist()
+    [0.666666666667, 0.333333333333]
+    """
+
+    solves: ClassVar = (Stationary,)
+    needs: ClassVar = Generator
+    library: ClassVar = LIBRARY
+    shared: ClassVar = True
+    keeps_zeros: ClassVar = True
+    method: str = "gmres"
+    preconditioner: str = "asm"
+    coarse: str = "between"
+    form: str = "auto"
+    restart: int = 60
+    options: str = ""
+    max_iterations: int = 20_000
+
+    def __post_init__(self) -> None:
+        check_choice("coarse", self.coarse, COARSE)
+        check_choice("form", self.form, FORMS)
+        check_count("restart", self.restart)
+        check_count("max_iterations", self.max_iterations)
+        for name in ("method", "preconditioner", "options"):
+            if not isinstance(getattr(self, name), str):
+                raise ModelError(f"{name} is {getattr(self, name)!r}; allowed is text.")
+        parsed_options(self.options)
+
+    def memory(self, states: int, entries: int) -> int:
+        """Return the bytes that the method takes beside the model."""
+        return 8 * (self.restart + 8) * states // 2 + 64 * entries
+
+    def run(self, problem: Stationary, trace: Trace) -> Outcome:
+        """Return the stationary distribution."""
+        check_type("method", self.method, petsc().KSP.Type)
+        check_type("preconditioner", self.preconditioner, petsc().PC.Type)
+        chain = part_of(problem.model)
+        require_memory("petsc_krylov", self.memory(chain.size, chain.entries), states=chain.size)
+        with Objects() as objects, options(self.options, _PREFIX):
+            system = equations(chain, self.form, objects)
+            if system.stored is None and self.preconditioner != "none":
+                raise ModelError(
+                    f"preconditioner is {self.preconditioner!r}, but form='shell' has no entries; allowed is 'none'."
+                )
+            x = trace.resumed(system.restrict(trace.start(first_guess(chain))))
+            levels = None if self.coarse == "none" else _levels(chain, system)
+            correction = None
+            if levels is not None:
+                correction = LevelCorrection(chain.ranks, levels, system.multiply, x)
+                x = correction.x
+            solver = self._solver(objects, system, correction if self.coarse == "levels" else None)
+            steps: int | None = 0
+            while steps is not None:
+                residual = -system.multiply(x)
+                defect = system.defect(residual, x)
+                if trace.finished(defect, iterate=x, limit=self.max_iterations, iterations=steps):
+                    break
+                x, steps = self._correct(solver, system, x, residual, defect, trace)
+            if levels is not None and trace.status is Status.CONVERGED:
+                x = _balanced(chain, system, levels, x, problem.tolerance)
+            return Outcome(system.expand(x), trace.status, trace.history)
+
+    def _correct(
+        self, solver: Any, system: Equations, x: np.ndarray, residual: np.ndarray, defect: float, trace: Trace
+    ) -> tuple[np.ndarray, int | None]:
+        """Return x corrected by one run of PETSc's solver, and the steps that the trace has not seen, None where it said stop."""
+        right, change = system.vectors
+        right.setArray(residual)
+        change.set(0.0)
+        first, made, recorded, stopped = 0.0, 0, 0, False
+
+        def look(solver: Any, step: int, norm: float) -> bool:
+            nonlocal first, made, recorded, stopped
+            made, first = step, norm if step == 0 else first
+            estimate = _MARGIN * defect * norm / first if first > 0 else math.nan
+            if step == 0 or estimate <= trace.tolerance:  # the true defect is recorded next
+                return step > 0
+            steps, recorded = step - recorded, step
+            stopped = trace.finished(
+                estimate,
+                iterate=lambda: x + solver.buildSolution().getArray(),
+                limit=self.max_iterations,
+                iterations=steps,
+            )
+            return stopped
+
+        solver.setConvergenceTest(look)
+        solver.solve(right, change)
+        if made == 0:
+            trace.status = Status.BREAKDOWN
+            return x, None
+        if not math.isfinite(change.norm()):
+            return x, None
+        return x + change.getArray(readonly=True), None if stopped else max(made - recorded, 1)
+
+    def _solver(self, objects: Objects, system: Equations, correction: LevelCorrection | None) -> Any:
+        module, comm = petsc(), system.matrix.getComm()
+        solver = objects.keep(module.KSP().create(comm))
+        solver.setOptionsPrefix(_PREFIX)
+        stored = system.stored or system.matrix
+        ones = objects.keep(module.NullSpace().create(constant=True, comm=comm))
+        system.matrix.setTransposeNullSpace(ones)
+        solver.setOperators(system.matrix, stored)
+        solver.setType(self.method)
+        solver.setNormType(module.KSP.NormType.DEFAULT)
+        if "gmres" in self.method:
+            solver.setGMRESRestart(self.restart)
+            solver.setPCSide(module.PC.Side.RIGHT)
+        blocks = objects.keep(module.PC().create(comm)) if correction is not None else solver.getPC()
+        blocks.setOptionsPrefix(_PREFIX)
+        blocks.setOperators(system.matrix, stored)
+        database = module.Options(_PREFIX)
+        if not database.hasName("sub_pc_factor_shift_type"):
+            database.setValue("sub_pc_factor_shift_type", "nonzero")
+        blocks.setType(self.preconditioner)
+        blocks.setFromOptions()
+        if correction is not None:
+            pc = solver.getPC()
+            pc.setOptionsPrefix(f"{_PREFIX}levels_")  # so that -pc_type speaks of the blocks
+            pc.setType("python")
+            rest = vector(objects, system.chain.ranks, np.zeros(len(correction.x)))
+            pc.setPythonContext(_TwoLevels(correction, blocks, rest))
+        solver.setFromOptions()
+        return solver
+
+
+def _levels(chain: SharedGenerator, system: Equations) -> np.ndarray | None:
+    levels = own_levels(chain)
+    return None if levels is None else system.levels(levels)
+
+
+def _balanced(
+    chain: SharedGenerator, system: Equations, levels: np.ndarray, x: np.ndarray, tolerance: float
+) -> np.ndarray:
+    """Return x with its levels balanced, which the smallest residuals leave open, unless its defect suffers."""
+    other = LevelCorrection(chain.ranks, levels, system.multiply, x).x
+    return other if system.defect(-system.multiply(other), other) <= tolerance else x
+
+
+class _TwoLevels:
+    """The preconditioner that PETSc calls: the correction on levels, then the blocks on what it leaves."""
+
+    def __init__(self, correction: LevelCorrection, blocks: Any, rest: Any) -> None:
+        self._correction, self._blocks, self._rest = correction, blocks, rest
+
+    def setUp(self, preconditioner: Any) -> None:  # PETSc's name
+        self._blocks.setUp()
+
+    def apply(self, preconditioner: Any, residual: Any, out: Any) -> None:
+        coarse, left = self._correction.correct(residual.getArray(readonly=True))
+        self._rest.setArray(left)
+        self._blocks.apply(self._rest, out)
+        out.setArray(out.getArray() + coarse)
