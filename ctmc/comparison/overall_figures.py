@@ -217,7 +217,7 @@ def draw_scaling(
     dashes = looks(comparison, [one.label for one in found])
     captions = {one.label: _exponent(one.exponent, one.standard_error) for one in found}
     fitted = any(one.exponent is not None for one in found)
-    note = "Behind a name: the exponent of the states in the fitted power, ± its standard error"
+    note = "Behind a name: the exponent of the states, ± its standard error"
     note += "; lines: families of several sizes." if several_sizes(comparison) else "."
     if not fitted:
         note = "Models of one size only, so there is nothing to fit." if found else ""
