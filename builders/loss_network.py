@@ -197,9 +197,8 @@ def _circuits(given: Any, routes: int, capacities: np.ndarray) -> np.ndarray:
         table = np.array(given)
     except ValueError:
         table = np.empty(0)
-    if routes == 1 and table.size == len(
-        capacities
-    ):  # the only row by itself, which the command line gives as a column
+    # the only row by itself, which the command line gives as a column
+    if routes == 1 and table.size == len(capacities):
         table = table.reshape(1, -1)
     if table.dtype.kind not in "iu" or table.shape != (routes, len(capacities)):
         raise ModelError(f"circuits is {printable(repr(given))}; {allowed}.")
