@@ -21,7 +21,10 @@ def by_family(comparison: Comparison) -> list[str]:
         states = "QBD" if not sizes[-1] else f"{sizes[0]:,}" + (f" to {sizes[-1]:,}" if len(sizes) > 1 else "")
         cells = [family.name, states]
         for ranks in family.ranks:
-            cells += [_first(ranks, family.problems), f"`{ranks[1].label}` {ranks[1].ratio:.3g} times" if ranks[1:] else ""]
+            cells += [
+                _first(ranks, family.problems),
+                f"`{ranks[1].label}` {ranks[1].ratio:.3g} times" if ranks[1:] else "",
+            ]
         failed = [f"`{label}`" + (f" ({times})" if family.problems > 1 else "") for label, times in family.unsolved]
         lines.append("| " + " | ".join([*cells, ", ".join(failed)]) + " |")
     return lines
