@@ -117,7 +117,7 @@ class Plan:
 
     @property
     def longest_seconds(self) -> float:
-        """What the solves of the missing runs take at most; loading, building and references come on top.
+        """What the solves of the missing runs take at most; loading, compiling, building and references come on top.
 
         That is until each of them is ended from outside; one that takes less than `WARM_UP` seconds is made once more.
         """
