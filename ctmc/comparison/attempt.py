@@ -29,6 +29,8 @@ from ctmc.threads import limited_threads
 
 WARM_UP = 5.0
 """Seconds; a solve that took less is done again, as the first one of a process also loads compiled loops; so is one that made some."""
+_REHEARSALS = 5
+"""At most; one that is ended by its limit may not have come to all that is to be compiled."""
 _NUMBERS = 200
 """Most measures of an answer that are kept."""
 
@@ -97,20 +99,20 @@ def _attempt(request: Mapping[str, Any], tell: Callable[[str], None], answer: di
         answer |= {"status": "REFUSED", "message": f"there is nothing to begin from: the model before it {why}."}
         return
     seconds: list[float] = []
-    skipped = 0  # the first solve is not counted where it has loaded or made compiled loops
+    rehearsals = 0  # these come first and are not counted: they have loaded or made compiled loops
     while True:
         phase = f"solve-{len(seconds) + 1}"
         tell(phase)
         with compiling(partial(tell, "compiling"), partial(tell, phase)) as compiled:
             solution = solve(problem, solver, start=start, time_limit=request.get("time_limit"), check=False)
         seconds.append(solution.seconds)
-        if len(seconds) == 1 and (compiled.seconds > 0 or solution.seconds < WARM_UP):
-            skipped = 1
-        late = solution.status is Status.TIME_LIMIT and compiled.seconds > 0 and len(seconds) == 1
-        if not late and (len(seconds) >= request.get("repeats", 1) + skipped or not solution.converged):
+        quick = len(seconds) == 1 and solution.seconds < WARM_UP
+        rehearsals += (quick or compiled.seconds > 0) and rehearsals == len(seconds) - 1 < _REHEARSALS
+        late = solution.status is Status.TIME_LIMIT and compiled.seconds > 0 and rehearsals == len(seconds)
+        if not late and (len(seconds) - rehearsals >= request.get("repeats", 1) or not solution.converged):
             break
     tell("comparing")
-    counted = seconds[skipped:] or seconds
+    counted = seconds[rehearsals:] or seconds[-1:]
     answer |= {
         "status": solution.status.name,
         "reason": "walltime" if solution.status is Status.TIME_LIMIT else "",
