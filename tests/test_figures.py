@@ -284,6 +284,25 @@ def test_a_legend_names_no_solver_that_takes_none_of_the_models_shown():
         assert [text.get_text() for text in figure.legends[0].get_texts()] == ["gth"]
 
 
+def test_profiles_say_what_not_solved_means():
+    """Both methods for generators were asked for one of the two models only, so that each has solved all that it was asked."""
+    ends = {
+        ("q", "gth"): "CONVERGED",
+        ("q", "gmres"): "CONVERGED",
+        ("r", "rank_one"): "CONVERGED",
+        ("r", "gmres"): "REFUSED",
+    }
+    runs = tuple(
+        Run(m, s, 1e-8, status=end, seconds=(1.0,), iterations=3 * (m == "q"), products=9)
+        for (m, s), end in ends.items()
+    )
+    for part, said in ((runs, True), (runs[:2], False), (runs[1:2] + runs[3:], True)):
+        found = Comparison("T", "stationary", {name: ComparedModel(name) for name in "qr"}, part)
+        for measure in ("seconds", "products"):
+            text = draw_profile(found, measure=measure).legends[0].get_title().get_text()
+            assert ("does not take" in text) == said
+
+
 # ---- answers
 
 

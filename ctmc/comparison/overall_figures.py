@@ -132,12 +132,11 @@ def _sheet(
     """Return a sheet of one panel, the panel, and the looks of the solvers, with the numbers of cases in the legend."""
     look = looks(comparison, [steps.label for steps in found])
     captions = {steps.label: f"({len(steps.values)} of {steps.total})" for steps in found}
-    refused = any(run.label in look and run.status == "REFUSED" for run in comparison.runs)
-    asked = Counter(run.label for run in comparison.runs if run.label in look)
-    note = (
-        "A model that a solver does not take counts as not solved." if refused or len(set(asked.values())) > 1 else ""
-    )
-    notes = (note, left_out_note(costs(comparison, measure).left_out))
+    table = costs(comparison, measure)
+    taken = Counter(run.label for run in comparison.runs if run.status != "REFUSED")
+    everywhere = all(taken[label] >= len(table.problems) for label in look)
+    note = "" if everywhere else "A model that a solver does not take counts as not solved."
+    notes = (note, left_out_note(table.left_out))
     sheet = Sheet(f"{comparison.title}: {title}", ("",), look, captions, notes)
     return sheet, sheet.axes[0], look
 
