@@ -126,7 +126,9 @@ def write(
     replace_file(path, lambda temporary: _write(temporary, chain, entries, indices), overwrite=overwrite)
     lost = matrix_only(chain)
     if fitting == 64:
-        lost.append("The entries are too many for indices of 32 bits: a PETSc that is configured with these refuses the file.")
+        lost.append(
+            "The entries are too many for indices of 32 bits: a PETSc that is configured with these refuses the file."
+        )
     return lost
 
 
@@ -144,7 +146,9 @@ class _Matrix:
             what = f", {_OTHERS[kind]}" if kind in _OTHERS else ""
             raise StorageError(f"it has {size:,} bytes and the class id {kind}{what}; allowed is {MATRIX}, a matrix")
         if rows < 1 or rows != columns:
-            raise ModelError(f"{shown(path)} holds a matrix of {rows:,} x {columns:,}; allowed is a square, non-empty one.")
+            raise ModelError(
+                f"{shown(path)} holds a matrix of {rows:,} x {columns:,}; allowed is a square, non-empty one."
+            )
         if self.entries < 0:
             dense = ", a dense matrix" if self.entries == -1 else ""
             raise StorageError(f"the number of entries is {self.entries:,}{dense}; allowed is a sparse one")
@@ -157,9 +161,7 @@ class _Matrix:
                 f"{rows:,} rows and {self.entries:,} doubles with indices of {8 * width} bits are announced, which take "
                 f"{size - self.more:,} bytes, but the file has {size:,}"
             )
-        require_memory(
-            f"the model in {shown(path)}", 64 * rows + 12 * self.entries, states=rows, entries=self.entries
-        )
+        require_memory(f"the model in {shown(path)}", 64 * rows + 12 * self.entries, states=rows, entries=self.entries)
 
     def chain(self) -> Generator:
         """Return the chain, after looking at every number."""
@@ -171,10 +173,14 @@ class _Matrix:
         self.indptr = np.zeros(self.size + 1, dtype=np.int64)
         np.cumsum(lengths, out=self.indptr[1:])
         if self.indptr[-1] != self.entries:
-            raise StorageError(f"the rows have {self.indptr[-1]:,} entries together, but {self.entries:,} are announced")
+            raise StorageError(
+                f"the rows have {self.indptr[-1]:,} entries together, but {self.entries:,} are announced"
+            )
         self.diagonal = np.zeros(self.size)
         moves = in_two_passes(self.blocks, self.size)
-        notes = () if not self.more else (f"The file goes on for {self.more:,} bytes after the matrix; they are not read.",)
+        notes = (
+            () if not self.more else (f"The file goes on for {self.more:,} bytes after the matrix; they are not read.",)
+        )
         chain = Generator(numbered(self.size), moves.rows, notes=notes)
         wrong = ~(np.abs(self.diagonal + chain.exit_rates) <= 1e-9 * chain.exit_rates)
         if wrong.any():
