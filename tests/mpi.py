@@ -26,6 +26,8 @@ ENVIRONMENT = {
     "OMPI_MCA_oob_tcp_if_include": "lo",
     # what another Open MPI, 5 and later, calls the first of these
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    # whole lines at a time, or those of several ranks mix
+    "PYTHONUNBUFFERED": "",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "NUMBA_NUM_THREADS": "1",

@@ -11,11 +11,10 @@ import pytest
 pytestmark = mpi.needs_mpi()
 
 HELLO = """
-import sys
 from mpi4py import MPI
 world = MPI.COMM_WORLD
 total = world.allreduce(10 ** world.rank)
-sys.stdout.write(f"hello from {world.rank} of {world.size}: {total}\\n")  # in one piece, as lines of ranks may mix
+print(f"hello from {world.rank} of {world.size}:", total)
 """
 HANGS = """
 import os, subprocess, sys, time

@@ -77,6 +77,7 @@ def test_every_form_slab_by_slab(tmp_path, monkeypatch, form):
     np.testing.assert_array_equal(columns, expected.sorted_indices().indices)
 
 
+@pytest.mark.needs_compilation
 def test_a_model_is_written_in_less_memory_than_it_has(tmp_path):
     model = supermarket([1.0, 1.5, 2.0, 3.0], 5, choices=2, capacity=30)
     assert model.entries > 5e6
