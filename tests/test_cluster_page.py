@@ -88,6 +88,50 @@ def test_the_recipe_is_the_one_that_is_tested():
             assert common in script
 
 
+TOOLS = ("bash", "cat", "env", "flock", "grep", "ls", "mkdir", "mktemp", "rm", "timeout", "touch", "mv")
+
+
+@pytest.mark.parametrize(
+    ("programs", "sentence"),
+    [
+        ({"apt-get": None}, "there is no apt-get"),
+        ({"id": "echo 1000", "sudo": "exit 1"}, "apt needs root, and neither root nor sudo without a password is there"),
+        ({"apt-get": "exit 100"}, "apt cannot get libpetsc64-real-dev libslepc64-real-dev openmpi-bin within 5 minutes"),
+        ({"apt-get": "case $* in *download-only*) ;; *install*) exit 100 ;; esac"}, "apt cannot install libpetsc64-real-dev"),
+        ({"ls": "exit 2"}, "PETSc here is not the version 3.18 of Debian 12"),
+        ({"ls": "echo /", "mpirun": None}, "apt has installed no mpirun"),
+        ({"ls": "echo /", "python": "case $1 in -c) echo tag ;; *) mkdir -p $3/bin && ln -s $PWD/no $3/bin/python ;; esac",
+          "no": "echo error >&2; exit 1"}, "pip cannot install what petsc4py is compiled with within 3 minutes"),
+        ({"ls": "echo /", "python": "case $1 in -c) echo tag ;; *) mkdir -p $3/bin && ln -s $PWD/no $3/bin/python ;; esac",
+          "no": "case $* in *slepc4py*) exit 1 ;; *wheel-dir*) shift 7; touch $2/petsc4py-1.whl ;; esac"},
+         "pip cannot compile slepc4py=="),
+    ],
+)  # fmt: skip
+def test_the_recipe_says_why_it_did_not_work(tmp_path, programs, sentence):
+    """In the last line, with no words on standard output, and leaves nothing that a later run would take."""
+    standing = {name: f'exec {shutil.which(name)} "$@"' for name in TOOLS} | {
+        "id": "echo 0",
+        "dpkg-query": "echo 1",
+        "apt-get": "exit 0",
+        "mpirun": "exit 0",
+        "python": "exit 1",
+        "sudo": "exit 1",
+        "ln": f'exec {shutil.which("ln")} "$@"',
+    }
+    for name, text in {**standing, **programs}.items():
+        if text is not None:
+            (tmp_path / name).write_text(f"#!{shutil.which('bash')}\n{text}\n")
+            (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        [shutil.which("bash"), str(HOME / ".ci" / "petsc"), "python", str(tmp_path / "lock")],
+        cwd=tmp_path, env={"PATH": str(tmp_path), "HOME": str(tmp_path)}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[-1].startswith(sentence), done.stderr
+    assert list((tmp_path / ".cache").rglob("complete")) == []
+
+
 @needs_petsc
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("more", [[], ["-ksp_type", "gmres", "-pc_type", "asm"]], ids=["as it stands", "with options"])
@@ -145,11 +189,11 @@ def test_the_lines_about_the_format_in_c(tmp_path, matrix):
 
 
 STEPS = """#!/usr/bin/env python3
-# Stands in for ctmc: says what it was asked, and takes two seconds to leave a checkpoint.
+# Stands in for ctmc: says what it was asked, and takes a second and a half to leave a checkpoint.
 import os, pathlib, signal, sys, time
 
 def stop(number, frame):
-    time.sleep(2)
+    time.sleep(1.5)
     pathlib.Path("model.checkpoint.h5").touch()
     sys.exit(143)
 
@@ -168,7 +212,7 @@ def test_the_job_script(tmp_path):
     (script,) = blocks(CLUSTER, "bash", "#SBATCH")
     assert "mpirun ctmc" in script
     assert script.count("sigkill_timeout=120") == 2
-    shorter = script.replace("mpirun ctmc", "mpirun -n 2 ctmc").replace("sigkill_timeout=120", "sigkill_timeout=4")
+    shorter = script.replace("mpirun ctmc", "mpirun -n 2 ctmc").replace("sigkill_timeout=120", "sigkill_timeout=3")
     (tmp_path / "job").write_text(shorter)
     (tmp_path / "ctmc" / "bin").mkdir(parents=True)
     (tmp_path / "ctmc" / "bin" / "activate").write_text('PATH="$HOME/ctmc/bin:$PATH"\n')
