@@ -216,6 +216,15 @@ def test_files_that_are_refused(tmp_path, index, change, error, sentence):
     assert str(caught.value).endswith(".")
 
 
+@pytest.mark.parametrize("block", [1, 2, 3, 4])
+def test_columns_ascend_from_one_block_to_the_next(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(petsc, "_BLOCK", block)
+    parts = {"lengths": [2, 3, 0], "columns": [0, 1, 0, 1, 1], "values": [-1.0, 1.0, 2.0, -2.0, -2.0]}
+    (tmp_path / "m.petsc").write_bytes(matrix_file(**parts))
+    with pytest.raises(ctmc.StorageError, match="row 1 has column 1 after column 1"):
+        petsc.read(tmp_path / "m.petsc")
+
+
 def test_sizes_are_looked_at_before_anything_is_allocated(tmp_path):
     """The file is long enough, but has no blocks on the disk; the limit of memory speaks first."""
     size = 4 * (4 + 2**30) + 12 * 2**30
