@@ -59,22 +59,31 @@ def test_versions_and_width(packages, capsys):
     assert found["petsc4py"] == ("3.99.1, PETSc 3.99.1, indices of 32 bits", True)
 
 
+COMPLEX = PETSC.replace("Sys, int32, float64", "Sys, int32, complex128")
+
+
 @pytest.mark.parametrize(
-    ("text", "said"),
+    "said",
     [
-        ("raise OSError('libmpi.so.40 is not there')", "OSError: libmpi.so.40 is not there"),
-        ("import os; os._exit(3)", "exit code 3"),
-        ("import os; os.kill(os.getpid(), 11)", "exit code -11"),
-        ("print('[bold]'); raise ImportError('\\x1b[31m')", r"ImportError: \x1b[31m"),
-        (
-            PETSC.replace("int32, float64\n", "int32, complex128\n"),
-            "ImportError: this PETSc is configured with complex128; allowed is float64",
-        ),
+        {
+            "mpi4py": ("raise OSError('libmpi.so.40 is not there')", "OSError: libmpi.so.40 is not there"),
+            "petsc4py": ("import os; os._exit(3)", "exit code 3"),
+            "slepc4py": ("import os; os.kill(os.getpid(), 11)", "exit code -11"),
+        },
+        {
+            "mpi4py": ("print('[bold]'); raise ImportError('\\x1b[31m')", r"ImportError: \x1b[31m"),
+            "petsc4py": (COMPLEX, "ImportError: this PETSc is configured with complex128; allowed is float64"),
+        },
     ],
 )
-def test_what_cannot_be_imported(packages, capsys, text, said):
-    code, found = packages(capsys, {"petsc4py/__init__.py": PETSC4PY, "petsc4py/lib.py": text})
-    assert found["petsc4py"] == (f"cannot be imported: {said}", False)
+def test_what_cannot_be_imported(packages, capsys, said):
+    modules = {f"{name}/__init__.py": PETSC4PY for name in said}
+    modules |= {f"{name}/{'MPI' if name == 'mpi4py' else 'lib'}.py": text for name, (text, _) in said.items()}
+    modules |= {"mpi4py/__init__.py": MPI4PY}
+    code, found = packages(capsys, modules)
+    assert {name: found[name] for name in said} == {
+        name: (f"cannot be imported: {why}", False) for name, (_, why) in said.items()
+    }
     assert code == 1
 
 
