@@ -112,16 +112,17 @@ def _with_own(part: SharedGenerator, file: OpenContainer) -> SharedGenerator:
         if member.dtype != np.uint8 or (member > 1).any():
             raise StorageError(f"label {printable(name)!r} has values other than 0 and 1")
         labels[name] = member.astype(bool)
-    rewards, notes = {}, []
+    before = sum(part.ranks.gathered(part.entries)[: part.ranks.rank])
+    own = {"rewards": (begin, end), "self_loops": (begin, end), "impulses": (before, before + part.entries)}
+    rewards = {}
     for number, entry in enumerate(fields(file.manifest, "rewards", dict)):
-        names = [f"{place}/{number}" for place in ("rewards", "self_loops") if f"{place}/{number}" in file.stored]
-        if f"impulses/{number}" in file.stored or f"impulses/{number}.codes" in file.stored:
-            notes.append(
-                f"The reward {printable(entry.get('name'))!r} is earned at events and left out on several ranks."
-            )
-            continue
-        own = {name: stored_range(file, name, begin, end) for name in names}
-        rewards[str(entry.get("name"))] = restored_reward(entry, number, own)
-    found = part.replace(labels=labels, rewards={**part.rewards, **rewards}, notes=(*part.notes, *notes))
+        names = {f"{place}/{number}": cut for place, cut in own.items()}
+        arrays = {name: stored_range(file, name, *cut) for name, cut in names.items() if _is_there(file, name)}
+        rewards[str(entry.get("name"))] = restored_reward(entry, number, arrays)
+    found = part.replace(labels=labels, rewards={**part.rewards, **rewards})
     assert isinstance(found, SharedGenerator)
     return found
+
+
+def _is_there(file: OpenContainer, name: str) -> bool:
+    return name in file.stored or f"{name}.codes" in file.stored
