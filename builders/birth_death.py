@@ -27,8 +27,8 @@ def _dress(model: Generator, births: Sequence[float], deaths: Sequence[float]) -
             "throughput": throughput,
             "jobs": found["jobs"],
             "response_time": found["jobs"] / throughput,
-            "empty_probability": float(solution.value[0]),
-            "full_probability": float(solution.value[-1]),
+            "empty_probability": solution.probability("jobs == 0"),
+            "full_probability": solution.probability(f"jobs == {len(rates) - 1}"),
         }
 
     return model.replace(

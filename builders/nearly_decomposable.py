@@ -94,16 +94,18 @@ def _dress(
         exchange = solution.expected("exchange_rate")
         worst, misplaced = 0.0, 0.0
         found, known = np.zeros((2, design.blocks))
-        for positions, states, weights in model.weighted_slabs(solution.value):
-            right = design.weights(np.arange(positions.start, positions.stop)) / design.total
+        chain: Any = solution.problem.model
+        for positions, states, weights in chain.weighted_slabs(solution.value):
+            right = design.weights(chain.begin + np.arange(positions.start, positions.stop)) / design.total
             worst = max(worst, float((np.abs(weights - right) / right).max()))
             misplaced += float(np.abs(weights - right).sum()) / 2
             found += np.bincount(states[:, 0], weights, design.blocks)
             known += np.bincount(states[:, 0], right, design.blocks)
+        found, known = chain.ranks.total(np.array([found, known]))
         return {
             "exchange_rate": exchange,
-            "misplaced_mass": misplaced,
-            "largest_relative_error": worst,
+            "misplaced_mass": chain.ranks.total(misplaced),
+            "largest_relative_error": chain.ranks.largest(worst),
             "largest_block_error": float((np.abs(found - known) / known).max()),
         }
 

@@ -6,7 +6,9 @@ process; what is summed over the states of a model is summed over the ranks, in 
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
 from typing import Any
 
 import numpy as np
@@ -102,7 +104,7 @@ def started_ranks() -> int:
 
 
 def world() -> Ranks:
-    """Return all ranks that were started together.
+    """Return all ranks that were started together; from now on an exception that one of them does not catch ends all.
 
     Raises
     ------
@@ -119,4 +121,17 @@ def world() -> Ranks:
             f"{count} processes were started together, but mpi4py, by which they talk, is not installed: "
             "pip install 'ctmc-lab[distributed]'."
         ) from error
-    return MPIRanks(MPI.COMM_WORLD) if MPI.COMM_WORLD.Get_size() > 1 else ALONE
+    if MPI.COMM_WORLD.Get_size() == 1:
+        return ALONE
+    if getattr(sys.excepthook, "func", None) is not _end_all:
+        sys.excepthook = functools.partial(_end_all, sys.excepthook)
+    return MPIRanks(MPI.COMM_WORLD)
+
+
+def _end_all(tell: Any, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """End all ranks after an exception that nobody caught on one, as the others would wait for it for ever."""
+    from mpi4py import MPI
+
+    tell(kind, error, trace)
+    sys.stderr.flush()
+    MPI.COMM_WORLD.Abort(1)

@@ -345,11 +345,23 @@ class Solution(Summarised):
                     found |= {f"variance({name})": self.variance(name) for name in asked}
             elif model.measures is not None and isinstance(self.problem, Stationary):
                 found = dict(model.measures(self))
+                self._check_agreement(found)
             else:
                 names = [name for name, reward in model.all_rewards.items() if not reward.has_impulses]
                 found = self.expectations(names)
             self._cache["measures"] = found
         return dict(self._cache["measures"])
+
+    def _check_agreement(self, found: Mapping[str, Any]) -> None:
+        """Raise `ModelError` where ranks that share the model have found different measures, each from its own states."""
+        flat = flat_measures(found)
+        for other in self._gathered(flat):
+            for name, value in flat.items():
+                if other.get(name) != value and not (np.isnan(value) and np.isnan(other.get(name, 0.0))):
+                    raise ModelError(
+                        f"measure {name!r} is {value!r} on one rank and {other.get(name)!r} on another: it reads single states; "
+                        "allowed on several ranks are expectations, probabilities and marginals."
+                    )
 
     def distribution(self, name: str) -> PhaseType:
         """Return the distribution of a random time that the model knows, such as ``"response_time"``.

@@ -161,7 +161,8 @@ def solve(
         note = f"The start was not used: {name} begins from no first guess, or the start has no probability where it could."
         solution = dataclasses.replace(solution, notes=(*solution.notes, note))
     _log.info("%s: %s, defect %.3g, %.3f s", name, solution.status.name, solution.defect, solution.seconds)
-    if check and not solution.converged:
+    if (check and not solution.converged) or (failure is not None and getattr(problem.model, "shared", False)):
+        # what one rank alone has met must end the others, too
         raise SolveError(failure_message(solution), solution) from failure
     return solution
 
@@ -194,8 +195,6 @@ def _is_strict(problem: Problem, certify: str, rewards: Sequence[str] | None) ->
         if rewards is not None:
             raise ModelError("rewards is given, but certify is 'defect'; only 'strict' proves intervals of rewards.")
         return False
-    if getattr(problem.model, "shared", False):
-        raise ModelError("certificate is 'strict', and ranks share the model; allowed is 'defect', or one process.")
     strict.check(problem, rewards)
     return True
 

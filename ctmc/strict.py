@@ -114,6 +114,8 @@ def _default_names(chain: Generator, needed: Sequence[str]) -> list[tuple[str, i
 
 def check(problem: Problem, names: Sequence[str] | None = None) -> None:
     """Raise what `prove_intervals` would raise for an answer of this problem."""
+    if getattr(problem.model, "shared", False):
+        raise ModelError("certificate is 'strict', and ranks share the model; allowed is 'defect', or one process.")
     check_problem(problem)
     _wanted(problem, names)
 

@@ -19,6 +19,7 @@ from ctmc.model.state_space import Lattice
 from ctmc.model.streamed import streaming
 from ctmc.ranks import ALONE
 from tests.chain_gallery import random_chain
+from tests.reference_models import ROWS
 from tests.thread_ranks import on_ranks
 
 RANKS = [1, 2, 3, 5]
@@ -255,7 +256,7 @@ def solved(part, value):
     )
 
 
-@pytest.mark.parametrize("count", [2, 4, 400])
+@pytest.mark.parametrize("count", [2, 4, 9])
 def test_numbers_of_a_solution(count):
     chain = supermarket()
     pi = np.asarray(ctmc.solve(ctmc.Stationary(chain), "gth").value)
@@ -368,3 +369,33 @@ def test_a_damaged_file_is_refused_by_who_reads_it(tmp_path, count):
     path.write_bytes(data)
     with pytest.raises(StorageError, match=r"queue\.h5"):
         on_ranks(count, lambda ranks: open_share(path, ranks))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_measures_of_every_builder(row):
+    chain = row.model
+    if not isinstance(chain, Generator):
+        chain = chain.truncate(levels=30)
+    pi = np.asarray(ctmc.solve(ctmc.Stationary(chain), check=False).value)
+    wanted = solved(chain, pi).measures()
+
+    def work(ranks):
+        part = share(chain, ranks)
+        return solved(part, chosen(part, pi)).measures()
+
+    for found in on_ranks(3, work):
+        assert found.keys() == wanted.keys()
+        for name, value in wanted.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-10, atol=1e-13, err_msg=name)
+
+
+def test_measures_that_read_single_states_are_refused():
+    chain = supermarket().replace(measures=lambda solution: {"first": float(solution.value[0])})
+    pi = np.asarray(ctmc.solve(ctmc.Stationary(chain), "gth").value)
+
+    def work(ranks):
+        part = share(chain, ranks)
+        with pytest.raises(ModelError, match=r"measure .first. is .*: it reads single states"):
+            solved(part, chosen(part, pi)).measures()
+
+    on_ranks(2, work)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -54,11 +55,13 @@ def response_time(
             f"the response time is that of the long run; allowed is the answer to Stationary, not {type(solution.problem).__name__}."
         )
     found = [np.zeros(limit) for limit in limits]
-    for _, states, weights in solution.problem.model.weighted_slabs(solution.value):
+    model: Any = solution.problem.model
+    for _, states, weights in model.weighted_slabs(solution.value):
         flows = weights[:, None] * joins(states)
         for server, (row, limit) in enumerate(zip(found, limits, strict=True)):
             # a full server takes no job
             row += np.bincount(states[:, server], weights=flows[:, server], minlength=limit + 1)[:limit]
+    found = [model.ranks.total(row) for row in found]
     distinct = np.unique(service_rates)
     initial, absorption, chains = [], [], []
     for rate in distinct:

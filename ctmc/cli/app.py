@@ -163,7 +163,7 @@ def run(arguments: Sequence[str]) -> int:
             output.speaker = speaker_for(own)
             code = _run(list(arguments), output)
             sys.stdout.flush()
-            return code
+            return output.speaker.leave(code)
     except CTMCError as error:  # there is no MPI to speak through
         return output.problem(type(error).__name__, str(error), 2, error)
     except Interrupted as interrupted:

@@ -60,6 +60,18 @@ class Speaker:
         self._aside.Abort(code)
         os._exit(code)
 
+    def leave(self, code: int) -> int:
+        """Return the exit code; where several ranks have failed, leave at once with it.
+
+        Open MPI ends the others when the first one has left with a code, and what ends in the midst of its destructors crashes.
+        """
+        if self.ranks.count > 1 and code:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            self._all_here()
+            os._exit(code)
+        return code
+
     def _all_here(self) -> bool:
         """Return whether all ranks get here before patience ends."""
         request = self._aside.Ibarrier()
