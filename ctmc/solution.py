@@ -283,6 +283,34 @@ class Solution(Summarised):
         total = sum(self._gathered(total))
         return float(total) if np.ndim(total) == 0 else total
 
+    def at(self, positions: np.ndarray) -> np.ndarray:
+        """Return the probabilities of single states, by their positions in the state space; of several ranks all get them.
+
+        Parameters
+        ----------
+        positions : array of int, shape (k,)
+
+        Returns
+        -------
+        ndarray, shape (k,) or (times, k)
+
+        Examples
+        --------
+        >>> import ctmc
+        >>> queue = ctmc.build("birth_death", births=[1.0], deaths=[2.0])
+        >>> ctmc.solve(ctmc.Stationary(queue), "gth").at(np.array([0])).round(12).tolist()
+        [0.666666666667]
+        """
+        self._needs_distribution("probabilities of states")
+        model, value = self.problem.model, np.asarray(self.value)
+        if not isinstance(model, Generator):
+            raise ModelError(f"positions are given, but a {type(model).__name__} has levels; allowed is a Generator.")
+        own = positions - model.begin
+        here = (own >= 0) & (own < model.size)
+        found = np.zeros((*value.shape[:-1], len(positions)))
+        found[..., here] = value[..., own[here]]
+        return np.asarray(model.ranks.total(found))
+
     def marginal(self, reward: str, index: int | None = None) -> np.ndarray:
         """Return the distribution of a reward that takes whole, non-negative values.
 

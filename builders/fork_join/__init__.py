@@ -40,8 +40,9 @@ def _dress(
     least = [1] * servers if thresholds is None else [int(threshold) for threshold in thresholds]
     rules = Rules(np.array(service_rates, dtype=np.float64), float(arrival_rate), int(tasks), least)
 
-    def starts(answer: MatrixGeometric | np.ndarray) -> Starts:
-        return Starts(rules, masses(answer, model.phases))
+    def starts(solution: ctmc.Solution) -> Starts:
+        known = solution.value if isinstance(solution.value, MatrixGeometric) else solution
+        return Starts(rules, masses(known, model.phases))
 
     def measures(solution: ctmc.Solution) -> dict[str, Any]:
         answer = solution.value
@@ -55,10 +56,10 @@ def _dress(
         else:  # a truncation: jobs that find the last level are lost
             found = solution.expectations(["waiting_jobs", "remaining_tasks", "busy"])
             waiting_jobs, remaining_tasks, busy = found["waiting_jobs"], found["remaining_tasks"], found["busy"]
-            empty = float(answer[0])
+            empty = float(solution.at(np.array([0]))[0])
             accepted = rules.arrival_rate * (1.0 - float(solution.marginal("waiting_jobs")[-1]))
             last = {}
-        waiting_time, service_span = waiting_jobs / accepted, starts(answer).mean
+        waiting_time, service_span = waiting_jobs / accepted, starts(solution).mean
         return {
             "waiting_jobs": waiting_jobs,
             "waiting_tasks": tasks * waiting_jobs + remaining_tasks,
@@ -75,7 +76,7 @@ def _dress(
     def checks(answer: MatrixGeometric) -> dict[str, float]:
         # the drift of the level: an imbalance of the states counts with their level, so a defect of the answer, which is
         # relative to the flow of arrivals and completions, may show up here times the mean level
-        off = abs(math.fsum(starts(answer).rates) / rules.arrival_rate - 1)
+        off = abs(math.fsum(Starts(rules, masses(answer, model.phases)).rates) / rules.arrival_rate - 1)
         return {
             "the rate at which jobs start, against their arrival rate": off / ((1 + answer.mean_level) * (1 + tasks))
         }
@@ -91,7 +92,7 @@ def _dress(
         measures=measures,
         checks=checks,
         distributions={
-            "service_span": lambda solution: law_of_span(starts(solution.value)),
+            "service_span": lambda solution: law_of_span(starts(solution)),
             "response_time": response,
         },
     )

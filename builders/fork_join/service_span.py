@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 from scipy.sparse import csr_array
 
+import ctmc
 from builders.fork_join.rules import Rules
 from builders.fork_join.tagged_job import TaggedJob
 from ctmc.model.phase_type import PhaseType
@@ -134,12 +135,12 @@ class Starts:
         return (rare * xi + other * eta) / (rare + other)
 
 
-def masses(answer: MatrixGeometric | np.ndarray, phases: Sequence[np.ndarray]) -> Masses:
+def masses(answer: MatrixGeometric | ctmc.Solution, phases: Sequence[np.ndarray]) -> Masses:
     """Return the parts of a stationary distribution, of the queue or of a truncation of it.
 
     Parameters
     ----------
-    answer : MatrixGeometric, or ndarray with the probabilities of whole levels
+    answer : MatrixGeometric, or Solution of a truncation
     phases : sequence of ndarray
         Of the queue's levels 0 .. rbar.
     """
@@ -148,8 +149,10 @@ def masses(answer: MatrixGeometric | np.ndarray, phases: Sequence[np.ndarray]) -
         # level rbar + 2 and all above, without a difference
         above = np.linalg.solve(np.eye(len(answer.r)) - answer.r.T, beyond @ answer.r)
         return Masses(answer.boundary[:-1], phases[:-1], (float(top[0]), float(beyond[0]), float(above[0])))
-    *boundary, above = np.split(answer, np.cumsum([len(table) for table in phases[:-1]]))
-    firsts = above.reshape(-1, len(phases[-1]))[:, 0]
+    sizes = [len(table) for table in phases]
+    below = sum(sizes[:-1])
+    boundary = np.split(answer.at(np.arange(below)), np.cumsum(sizes[:-2]))[: len(sizes) - 1]
+    firsts = answer.at(np.arange(below, answer.problem.model.states, sizes[-1]))
     top, beyond = firsts[0], firsts[1:2].sum()
     return Masses(boundary, phases[:-1], (float(top), float(beyond), float(firsts[2:].sum())))
 
