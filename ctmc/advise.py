@@ -221,6 +221,9 @@ def chosen_solver(problem: Problem, solver: Solver | str | None = None) -> tuple
     """
     if not is_auto(solver):
         return registry.make_solver(default_solver(problem) if solver is None else solver), ""
+    if getattr(problem.model, "shared", False):  # whose traits no rank knows
+        name = default_solver(problem)
+        return registry.make_solver(name), f"auto: {name}, the default where ranks share the model."
     advice = advise(problem, timed=False)
     return registry.make_solver(advice.solver), f"auto: {advice.solver}. {' '.join(advice.reasons[:1])}"
 

@@ -57,7 +57,7 @@ def imbalance(flow: np.ndarray, pi: np.ndarray, chain: Generator) -> float:
     >>> round(imbalance(chain.forward(up), up, chain), 12)                    # "always up" is the worst answer there is
     2.0
     """
-    imbalances, through = chain.ranks.total(np.array(products.weigh(flow, pi, chain.exit_rates)))
+    imbalances, through = chain.ranks.total(np.array(products.weigh(flow, pi, chain.exit_rates))).tolist()
     return imbalances / through if through > 0 else 0.0
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -124,8 +125,20 @@ def generator_rows(chain: SharedGenerator) -> csr_array:
     return found
 
 
+class Given:
+    """Options of PETSc that are in force.
+
+    Attributes
+    ----------
+    applied : bool
+        Whether a solver has run with them, which is when PETSc reads the last of them.
+    """
+
+    applied = False
+
+
 @contextmanager
-def options(text: str, prefix: str) -> Iterator[Mapping[str, str]]:
+def options(text: str, prefix: str) -> Iterator[Given]:
     """Put PETSc options such as "-pc_type asm -sub_pc_type ilu" under a prefix, inside a ``with`` block.
 
     Raises
@@ -133,20 +146,26 @@ def options(text: str, prefix: str) -> Iterator[Mapping[str, str]]:
     ModelError
         If the text is no list of options, or PETSc did not read one of them.
     """
-    given = parsed_options(text)
-    database = petsc().Options()
-    for name, value in given.items():
+    named = parsed_options(text)
+    database, given = petsc().Options(), Given()
+    for name, value in named.items():
         database.setValue(prefix + name, value)
     try:
         yield given
-        unread = [name for name in given if not database.used(prefix + name)]
+        unread = [name for name in named if given.applied and not _was_read(prefix + name)]
         if unread:
-            raise ModelError(
-                f"options has -{unread[0]}, which PETSc did not read; allowed are options of the solver that runs."
-            )
+            raise ModelError(f"options has -{unread[0]}, which PETSc did not read; allowed are options of what runs.")
     finally:
-        for name in given:
+        for name in named:
             database.delValue(prefix + name)
+
+
+def _was_read(name: str) -> bool:
+    """Ask PETSc itself, as petsc4py has no name for it."""
+    library = ctypes.CDLL(petsc().__file__)
+    used = ctypes.c_int(0)
+    library.PetscOptionsUsed(None, name.encode(), ctypes.byref(used))
+    return bool(used.value)
 
 
 def parsed_options(text: str) -> dict[str, str]:

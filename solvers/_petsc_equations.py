@@ -12,6 +12,9 @@ from ctmc.certificate import imbalance
 from ctmc.model.shared import SharedGenerator
 from solvers._petsc import Objects, generator_rows, matrix, petsc, require_indices, vector
 
+POLISH = 3
+"""Steps of the jump chain after the last correction, which give unlikely states digits of their own."""
+
 
 class Equations(ABC):
     """A x = 0 with the columns of A summing to zero, diagonal positive; x are probabilities, all or some of them.
@@ -37,8 +40,8 @@ class Equations(ABC):
         """Return the own unknowns of a distribution."""
 
     @abstractmethod
-    def expand(self, x: np.ndarray) -> np.ndarray:
-        """Return the own part of the distribution that belongs to x, non-negative and normalised."""
+    def expand(self, x: np.ndarray, polish: int) -> np.ndarray:
+        """Return the own part of the distribution that belongs to x, non-negative and normalised, after so many steps of polish."""
 
     @abstractmethod
     def defect(self, residual: np.ndarray, x: np.ndarray) -> float:
@@ -87,8 +90,11 @@ class AllStates(Equations):
     def restrict(self, pi: np.ndarray) -> np.ndarray:
         return pi
 
-    def expand(self, x: np.ndarray) -> np.ndarray:
+    def expand(self, x: np.ndarray, polish: int) -> np.ndarray:
         pi = np.maximum(x, 0)
+        exits = np.where(self.chain.exit_rates > 0, self.chain.exit_rates, 1.0)
+        for _ in range(polish):
+            pi = pi + 0.5 * self.chain.forward(pi) / exits
         return np.asarray(pi / self.chain.ranks.total(float(pi.sum())))
 
     def defect(self, residual: np.ndarray, x: np.ndarray) -> float:
@@ -167,14 +173,16 @@ class OneColor(Equations):
     def restrict(self, pi: np.ndarray) -> np.ndarray:
         return np.asarray(pi[self._of[0]])
 
-    def expand(self, x: np.ndarray) -> np.ndarray:
-        self.vectors[0].setArray(np.maximum(x, 0))
-        self.chain.count_products()
-        self._to_one.mult(self.vectors[0], self._middle)
-        # one step more gives every state digits of its own, the least likely ones too
-        self._to_zero.mult(self._middle, self.vectors[1])
+    def expand(self, x: np.ndarray, polish: int) -> np.ndarray:
+        x = np.maximum(x, 0)
+        for _ in range(polish + 1):  # the last step gives color 1
+            self.vectors[0].setArray(x)
+            self.chain.count_products()
+            self._to_one.mult(self.vectors[0], self._middle)
+            self._to_zero.mult(self._middle, self.vectors[1])
+            x = self.vectors[1].getArray(readonly=True) / self._exits[0]
         pi = np.empty(self.chain.size)
-        pi[self._of[0]] = self.vectors[1].getArray(readonly=True) / self._exits[0]
+        pi[self._of[0]] = x
         pi[self._of[1]] = self._middle.getArray(readonly=True)
         return pi / self.chain.ranks.total(float(pi.sum()))
 

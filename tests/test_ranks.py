@@ -226,6 +226,10 @@ def test_what_all_ranks_meet_is_said_once(tmp_path, model):
         (["solve", model, "--solver", "gth"], "needs the whole model in one process"),
         (["build", *MODEL, "-o", tmp_path / "nowhere" / "model.h5"], "there is no folder"),
         (["solve", model, "--certify", "strict"], "'strict'"),
+        (
+            ["solve", model, "--solver", "petsc_krylov", "--options=-pc_foo 3", "--no-save"],
+            "-pc_foo, which PETSc did not read",
+        ),
     ):
         done = run(3, *arguments)
         assert done.code == 2, done.err

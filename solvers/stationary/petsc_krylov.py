@@ -17,7 +17,7 @@ from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
 from solvers._options import check_choice, check_count
 from solvers._petsc import LIBRARY, Objects, check_type, options, parsed_options, part_of, petsc, vector
-from solvers._petsc_equations import Equations, equations
+from solvers._petsc_equations import POLISH, Equations, equations
 from solvers._shared_levels import LevelCorrection, own_levels
 from solvers._start import first_guess
 
@@ -102,7 +102,7 @@ class PetscKrylov:
         check_type("preconditioner", self.preconditioner, petsc().PC.Type)
         chain = part_of(problem.model)
         require_memory("petsc_krylov", self.memory(chain.size, chain.entries), states=chain.size)
-        with Objects() as objects, options(self.options, _PREFIX):
+        with Objects() as objects, options(self.options, _PREFIX) as given:
             system = equations(chain, self.form, objects)
             if system.stored is None and self.preconditioner != "none":
                 raise ModelError(
@@ -122,9 +122,11 @@ class PetscKrylov:
                 if trace.finished(defect, iterate=x, limit=self.max_iterations, iterations=steps):
                     break
                 x, steps = self._correct(solver, system, x, residual, defect, trace)
+                given.applied = True
             if levels is not None and trace.status is Status.CONVERGED:
                 x = _balanced(chain, system, levels, x, problem.tolerance)
-            return Outcome(system.expand(x), trace.status, trace.history)
+            polish = POLISH if trace.status is Status.CONVERGED else 0
+            return Outcome(system.expand(x, polish), trace.status, trace.history)
 
     def _correct(
         self, solver: Any, system: Equations, x: np.ndarray, residual: np.ndarray, defect: float, trace: Trace
@@ -157,7 +159,9 @@ class PetscKrylov:
             return x, None
         if not math.isfinite(change.norm()):
             return x, None
-        return x + change.getArray(readonly=True), None if stopped else max(made - recorded, 1)
+        x = x + change.getArray(readonly=True)
+        # a solution may have any factor: a direct preconditioner finds a large one, of either sign
+        return x / (system.chain.ranks.total(float(x.sum())) or 1.0), None if stopped else max(made - recorded, 1)
 
     def _solver(self, objects: Objects, system: Equations, correction: LevelCorrection | None) -> Any:
         module, comm = petsc(), system.matrix.getComm()
