@@ -87,7 +87,7 @@ def test_resumed_is_as_good_as_uninterrupted(queues, place, name):
         assert first.checkpoint == place
         second = ctmc.solve(problem, name, checkpoint=place, resume=True)
         assert second.converged
-        assert second.defect <= 2 * max(whole.defect, 1e-15)
+        assert second.defect <= 4 * max(whole.defect, 1e-15)
         for reward in ("jobs", "queue_length"):
             assert np.abs(second.expected(reward) - whole.expected(reward)).max() < 1e-10
         assert_history_goes_on(first, second)
