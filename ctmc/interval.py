@@ -310,7 +310,7 @@ def _weights(problem: Stationary) -> np.ndarray:
     inside = np.isin(found.class_of[initial.positions], found.recurrent)
     if not inside.all():
         raise ReducibleError(
-            f"the chain may start in the transient state {chain._name(int(initial.positions[np.argmin(inside)]))} and has "
+            f"the chain may start in the transient state {chain.name_of(int(initial.positions[np.argmin(inside)]))} and has "
             f"{len(found.recurrent)} recurrent classes, whose weights are not proven; allowed are initial states inside "
             "recurrent classes."
         )

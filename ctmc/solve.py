@@ -312,7 +312,7 @@ def _by_classes(problem: Stationary, solver: Solver, runs: Runs, start: np.ndarr
     if found.irreducible and chain.size > 1:
         return runs.stationary(problem, start)
     if len(found.recurrent) > 1 and problem.initial is None:
-        names = ", ".join(f"{chain._name(int(found.members(number)[0]))}" for number in found.recurrent[:3])
+        names = ", ".join(f"{chain.name_of(int(found.members(number)[0]))}" for number in found.recurrent[:3])
         raise ReducibleError(
             f"the chain has {len(found.recurrent)} recurrent classes (with states {names}{', ..' if len(found.recurrent) > 3 else ''}), "
             "so its long-run distribution depends on the start; give an initial state or distribution."

@@ -54,6 +54,8 @@ MODEL = (
         "streamed",
         "products",
         "distribution",
+        "entries",
+        "laws",
     ),
     "random_streams",
     *("reward", "predicate", "communication", "recipe", "rerating"),

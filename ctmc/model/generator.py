@@ -9,11 +9,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from scipy.sparse import coo_array, csc_array, csr_array, dia_array, issparse
+from scipy.sparse import csc_array, csr_array, dia_array
 
 from ctmc.errors import ModelError, unknown_name
-from ctmc.model import communication, lattice_products, products
+from ctmc.model import communication, lattice_products, laws, products
 from ctmc.model.distribution import Distribution, distribution
+from ctmc.model.entries import check_diagonal, entries_of, rows_of
 from ctmc.model.memory import format_size, require_memory
 from ctmc.model.recipe import Recipe
 from ctmc.model.rerating import checked_rates, rerated
@@ -145,30 +146,20 @@ class Generator(Summarised):
         elif isinstance(self.transitions, StreamedTransitions):
             self.transitions.check(n)
         else:
-            self._check_rows(self.transitions)
+            laws.check_rows(self, self.transitions)
         self._found.setdefault("checked", True)
         given = self.__dict__["exit_rates"]
         if given is not None:
             if given.shape != (n,) or given.dtype != np.float64:
                 raise ModelError(f"exit rates have shape {given.shape}; allowed is ({n},) float64.")
             if not isinstance(self.transitions, StreamedTransitions):  # looked at by who reads or makes the rows
-                self.check_exit_rates(self._sum_rates())
+                laws.check_exit_rates(self, self._sum_rates())
             given.flags.writeable = False
         elif not isinstance(self.transitions, LatticeTransitions | StreamedTransitions):
             self.exit_rates  # noqa: B018  # found now, and whether they are finite
         self._check_names()
         for array in self.transitions:
             array.flags.writeable = False
-
-    def check_exit_rates(self, sums: np.ndarray) -> None:
-        """Raise `ModelError` unless the exit rates are these sums of the rates out of each state, to rounding."""
-        given = self.exit_rates
-        bad = ~((np.abs(given - sums) <= 1e-12 * sums) & np.isfinite(sums))  # infinity is within any share of itself
-        if bad.any():
-            i = int(np.argmax(bad))
-            raise ModelError(
-                f"the exit rate of state {self._name(i)} is {given[i]!r}, but its rates sum to {sums[i]!r}."
-            )
 
     @np.errstate(over="ignore")  # told below, with loops compiled or not
     def _sum_rates(self) -> np.ndarray:
@@ -182,63 +173,11 @@ class Generator(Summarised):
             for slab in self.transitions.slabs():
                 products.exit_sums(*slab, sums)
         if not np.isfinite(sums).all():
-            raise ModelError(f"the rates out of state {self._name(int(np.argmin(np.isfinite(sums))))} sum to infinity.")
+            raise ModelError(
+                f"the rates out of state {self.name_of(int(np.argmin(np.isfinite(sums))))} sum to infinity."
+            )
         sums.flags.writeable = False
         return sums
-
-    def _check_rows(self, rows: FloatTransitions | CodedTransitions) -> None:
-        n = self.space.size
-        indptr, sources = rows.indptr, rows.sources
-        if indptr.shape != (n + 1,) or indptr.dtype != np.int64:
-            raise ModelError(f"indptr has shape {indptr.shape} and type {indptr.dtype}; allowed is ({n + 1},) int64.")
-        rates = rows.rates if isinstance(rows, FloatTransitions) else rows.codes
-        entries = rates.shape[0] if rates.ndim == 1 else -1
-        if sources.shape != (entries,) or sources.dtype not in (np.int32, np.int64):
-            raise ModelError("sources (int32 or int64) and rates must be vectors of the same length.")
-        if isinstance(rows, FloatTransitions):
-            if rates.dtype != np.float64:
-                raise ModelError(f"rates have the type {rates.dtype}; allowed is float64.")
-        else:
-            values = rows.values
-            if rates.dtype not in (np.uint8, np.uint16) or values.dtype != np.float64 or values.ndim != 1:
-                raise ModelError("codes (uint8 or uint16) and values (float64) must be vectors.")
-            if entries and int(rates.max()) >= len(values):
-                raise ModelError(f"a code is {int(rates.max())}; allowed is 0 to {len(values) - 1}.")
-            bad = ~((values > 0) & np.isfinite(values))
-            if bad.any() and bad[rates].any():  # a value that no entry has does no harm
-                value = float(values[rates[np.argmax(bad[rates])]])
-                raise ModelError(f"a rate is {value!r}; allowed are positive, finite rates.")
-        if indptr[0] != 0 or indptr[-1] != entries:
-            raise ModelError(f"indptr runs from {indptr[0]} to {indptr[-1]}; allowed is 0 to {entries}.")
-        if isinstance(rows, FloatTransitions):
-            kind, where = products.first_fault(indptr, sources, rates)
-        else:
-            kind, where = products.first_fault(indptr, sources, np.broadcast_to(1.0, entries))
-        if kind:
-            self.refuse_slab(next(rows.slabs()), kind, where)
-
-    def refuse_slab(self, slab: Slab, kind: int, where: int) -> None:
-        """Raise `ModelError` for what `products.first_fault` found in a slab."""
-        if kind == 1:
-            raise ModelError(f"indptr decreases after state {self._name(slab.begin + where)}.")
-        target = slab.begin + int(np.searchsorted(slab.indptr, np.uint64(where), side="right")) - 1
-        source = int(slab.sources[where : where + 1].view(f"i{slab.sources.itemsize}")[0])
-        into = f"of the transition into state {self._name(target)} (entry {where})"
-        if kind == 2:
-            raise ModelError(f"the source {into} is {source}; allowed is 0 to {self.size - 1}.")
-        if kind == 3:
-            raise ModelError(
-                f"the source {into} is {source}, not larger than the one before; each source stands once, ascending."
-            )
-        if kind == 4:
-            raise ModelError(
-                f"state {self._name(target)} has a transition to itself (entry {where}); it has no effect, leave it out."
-            )
-        rate = float(slab.rates[where])
-        raise ModelError(
-            f"the rate from state {self._name(source)} to state {self._name(target)} is {rate!r}; "
-            "allowed are positive, finite rates."
-        )
 
     def _check_names(self) -> None:
         labels = {}
@@ -251,7 +190,9 @@ class Generator(Summarised):
         object.__setattr__(self, "labels", labels)
         object.__setattr__(self, "rewards", check_rewards(self.rewards, self.size))
 
-    def _name(self, position: int) -> str:
+    def name_of(self, position: int) -> str:
+        """Return position and coordinates of a state, for messages."""
+        position += self.begin
         return f"{position} {tuple(self.space.states(position).tolist())}"
 
     # ---- construction -------------------------------------------------------------------------------------------
@@ -275,30 +216,13 @@ class Generator(Summarised):
         ModelError
             If the matrix is not square, has negative or non-finite rates, or a row that does not sum to zero.
         """
-        try:
-            entries = coo_array(matrix if issparse(matrix) else np.atleast_2d(np.array(matrix)))
-        except (TypeError, ValueError):
-            raise ModelError("the matrix is not a table of numbers; allowed is a square, non-empty one.") from None
-        if entries.ndim != 2 or entries.shape[0] != entries.shape[1] or not entries.shape[0]:
-            raise ModelError(f"the matrix has shape {entries.shape}; allowed is a square, non-empty one.")
-        if entries.dtype.kind not in "biuf":
-            raise ModelError(f"the matrix has the type {entries.dtype}; allowed are real numbers.")
-        n = entries.shape[0]
+        rows, columns, rates, n = entries_of(matrix)
         if space is not None and space.size != n:
             raise ModelError(f"the matrix has {n} rows, but the state space {space.size} states.")
-        rows, columns = entries.coords
-        rates = np.asarray(entries.data, dtype=np.float64)
-        diagonal = np.bincount(rows[rows == columns], weights=rates[rows == columns], minlength=n)
         model = cls.from_transitions(
             rows, columns, rates, space or Lattice((n - 1,), variables=(Variable("state"),)), **known
         )
-        bad = ~(np.abs(diagonal + model.exit_rates) <= 1e-9 * model.exit_rates)
-        if diagonal.any() and bad.any():
-            i = int(np.argmax(bad))
-            raise ModelError(
-                f"row {model._name(i)} sums to {diagonal[i] + model.exit_rates[i]:.6g}, its diagonal being {diagonal[i]:.6g}; "
-                "rows of a generator sum to zero."
-            )
+        check_diagonal(model, np.bincount(rows[rows == columns], weights=rates[rows == columns], minlength=n))
         return model
 
     @classmethod
@@ -315,34 +239,9 @@ class Generator(Summarised):
         **known
             Other fields of the class.
         """
-        sources = _positions("sources", sources, space.size)
-        targets = _positions("targets", targets, space.size)
-        try:
-            rates = np.asarray(rates, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise ModelError("rates are not numbers; allowed are non-negative, finite ones.") from None
-        if not sources.shape == targets.shape == rates.shape:
-            raise ModelError(
-                f"there are {len(sources)} sources, {len(targets)} targets and rates of shape {rates.shape}; "
-                "allowed are as many of each."
-            )
-        moves = sources != targets
-        bad = moves & ~((rates >= 0) & np.isfinite(rates))
-        if bad.any():
-            k = int(np.argmax(bad))
-            raise ModelError(
-                f"the rate from state {sources[k]} to state {targets[k]} is {float(rates[k])!r}; "
-                "allowed are non-negative, finite rates."
-            )
-        keep = moves & (rates > 0)
-        n = space.size
-        columns = csc_array(coo_array((rates[keep], (sources[keep], targets[keep])), shape=(n, n)))
-        columns.sum_duplicates()
         if known.get("initial") is not None:
             known["initial"] = distribution(space, known["initial"])
-        narrow = np.int32 if n <= np.iinfo(np.int32).max else np.int64
-        rows = FloatTransitions(columns.indptr.astype(np.int64), columns.indices.astype(narrow), columns.data)
-        return cls(space, rows, **known)
+        return cls(space, rows_of(sources, targets, rates, space.size), **known)
 
     def replace(self, **changes: Any) -> Generator:
         """Return a copy with other fields, all but the states and transitions; arrays are shared."""
@@ -752,21 +651,3 @@ class Generator(Summarised):
             rows += [(name, value) for name, value in recipe.parameters.items() if value is not None]
         rows += [("note", note) for note in self.notes]
         return f"Generator{': ' + recipe.builder if recipe else ''}", rows
-
-
-def _positions(name: str, given: Any, size: int) -> np.ndarray:
-    """Return positions of states as an array of integers."""
-    try:
-        positions = np.asarray(given)
-    except ValueError:
-        positions = np.asarray(None)
-    if positions.ndim == 1 and not positions.size:
-        positions = positions.astype(np.int64)
-    if positions.ndim != 1 or positions.dtype.kind not in "iu":
-        raise ModelError(
-            f"{name} have shape {positions.shape} and type {positions.dtype}; allowed is a vector of whole numbers."
-        )
-    if positions.size and (positions.min() < 0 or positions.max() >= size):
-        k = int(np.argmax((positions < 0) | (positions >= size)))
-        raise ModelError(f"{name}[{k}] is {positions[k]}; allowed is 0 to {size - 1}.")
-    return positions

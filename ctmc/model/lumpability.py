@@ -218,7 +218,7 @@ def _compare(
         return Lumpability(True, deviation, tolerance, (), -1, (), sentence), parts, arrays
     (one, own), (other, its) = sorted(zip(states.tolist(), faults[2:].tolist(), strict=True))
     sentence = (
-        f"The chain is not lumpable: states {chain._name(one)} and {chain._name(other)} of part {part[one]} go to part {target} "
+        f"The chain is not lumpable: states {chain.name_of(one)} and {chain.name_of(other)} of part {part[one]} go to part {target} "
         f"at the rates {own!r} and {its!r}; the largest relative difference of any two is {deviation:.3g}, allowed is "
         f"{tolerance:g}."
     )

@@ -18,6 +18,7 @@ from ctmc.model import products
 from ctmc.model.distribution import Distribution
 from ctmc.model.generator import Generator
 from ctmc.model.ghosts import Ghosts
+from ctmc.model.laws import check_exit_rates
 from ctmc.model.reward import Reward
 from ctmc.model.streamed import StreamedTransitions
 from ctmc.model.transitions import (
@@ -65,7 +66,7 @@ class SharedGenerator(Generator):
         if given is None:
             object.__setattr__(self, "exit_rates", self._sum_rates())
         else:
-            self.check_exit_rates(self._sum_rates())
+            check_exit_rates(self, self._sum_rates())
         self.exit_rates.flags.writeable = False
         self._check_names()
 
@@ -73,7 +74,9 @@ class SharedGenerator(Generator):
         with np.errstate(over="ignore"):  # told below
             sums = self.added_up(products.exit_sums)
         if not np.isfinite(sums).all():
-            raise ModelError(f"the rates out of state {self._name(int(np.argmin(np.isfinite(sums))))} sum to infinity.")
+            raise ModelError(
+                f"the rates out of state {self.name_of(int(np.argmin(np.isfinite(sums))))} sum to infinity."
+            )
         return sums
 
     @property
@@ -100,9 +103,6 @@ class SharedGenerator(Generator):
         found = np.zeros(self.held)
         loop(*slab, *everywhere, found)
         return self.collected(found)
-
-    def _name(self, position: int) -> str:
-        return f"{self.begin + position} {tuple(self.space.states(self.begin + position).tolist())}"
 
     @property
     def shared(self) -> bool:

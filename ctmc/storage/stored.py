@@ -20,6 +20,7 @@ import numpy as np
 from ctmc.errors import StorageError, printable
 from ctmc.model import products
 from ctmc.model.generator import Generator
+from ctmc.model.laws import check_exit_rates
 from ctmc.model.memory import format_size, memory_limit
 from ctmc.model.products import compiled
 from ctmc.model.qbd import QBD
@@ -194,7 +195,7 @@ def _verify(model: Generator, progress: Progress | None) -> None:
         done += int(slab.indptr[-1])
         if progress is not None:
             progress(done, model.entries)
-    model.check_exit_rates(sums)
+    check_exit_rates(model, sums)
 
 
 class _Reader:

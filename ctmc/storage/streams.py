@@ -14,6 +14,7 @@ import numpy as np
 from ctmc.errors import ModelError
 from ctmc.model import products
 from ctmc.model.generator import Generator
+from ctmc.model.laws import refuse_slab
 from ctmc.model.memory import require_memory
 from ctmc.model.streamed import StreamedTransitions
 from ctmc.model.transitions import NO_CODES, CodedTransitions, FloatTransitions, LatticeTransitions, Slab, unsigned
@@ -184,7 +185,7 @@ def check_slab(chain: Generator, slab: Slab) -> None:
     rates = np.broadcast_to(1.0, used) if coded else slab.rates[:used]
     kind, where = products.first_fault(indptr, sources, rates, slab.begin, chain.size)
     if kind:
-        chain.refuse_slab(slab, kind, where)
+        refuse_slab(chain, slab, kind, where)
     if coded and used:
         codes = slab.codes[:used]
         bad = ~((slab.rates > 0) & np.isfinite(slab.rates))
