@@ -58,6 +58,7 @@ class Uniformization:
 
     solves: ClassVar = (Transient, AccumulatedReward)
     needs: ClassVar = Generator
+    shared: ClassVar = True
     rate_factor: float = 1.02
     max_iterations: int = 100_000_000
 
@@ -160,7 +161,7 @@ class Uniformization:
     ) -> float | None:
         """Do the same for one time and one block: every second product adds the two powers that it has at hand."""
         (window,) = windows
-        steps, backward = window.right, problem.backward
+        steps, backward, ranks = window.right, problem.backward, problem.model.ranks
         now, after, before = y[0].copy(), np.empty_like(y[0]), np.empty_like(y[0])
         k, told = 0, 0  # `now` is power k; it and all later ones are still to be added
         while True:
@@ -186,7 +187,7 @@ class Uniformization:
                 break
             error = 2.0
             # `now` is power k, `before` the one before it and `after` that before
-            once, pair = distance(now, before, backward), distance(now, after, backward)
+            once, pair = distance(now, before, backward, ranks), distance(now, after, backward, ranks)
             error = min((steps - k + 2) * once, (steps - k + 2) / 2 * pair + once)
             if error <= settled:
                 middle = (now + before) / 2
