@@ -96,6 +96,33 @@ def matrix(objects: Objects, ranks: Ranks, own: csr_array, columns: int) -> Any:
     return objects.keep(module.Mat().createAIJ(size, csr=parts, comm=communicator(ranks)))
 
 
+def counted_matrix(objects: Objects, chain: Generator, like: Any, multiply: Any) -> Any:
+    """Return the matrix of a function ``multiply(x, out)``, which counts its products with those of the chain.
+
+    Parameters
+    ----------
+    objects : Objects
+    chain : Generator
+    like : PETSc.Vec
+        Shared in the same way as what the matrix is multiplied with.
+    multiply : callable
+    """
+    made = objects.keep(petsc().Mat().createPython((like.getSizes(),) * 2, _Counted(chain, multiply), like.getComm()))
+    made.setUp()
+    return made
+
+
+class _Counted:
+    """What PETSc calls for a product."""
+
+    def __init__(self, chain: Generator, multiply: Any) -> None:
+        self._chain, self._multiply = chain, multiply
+
+    def mult(self, matrix: Any, x: Any, out: Any) -> None:
+        self._chain.count_products()
+        self._multiply(x, out)
+
+
 def require_indices(ranks: Ranks, entries: int, columns: int) -> None:
     """Raise `MemoryLimitError`, before anything is put together, where PETSc's numbers are too narrow; on all ranks alike."""
     most = int(np.iinfo(petsc().IntType).max)
@@ -105,6 +132,14 @@ def require_indices(ranks: Ranks, entries: int, columns: int) -> None:
             f"this PETSc numbers entries with {8 * petsc().IntType().itemsize} bits, and {largest:,} are needed; allowed are "
             f"{most:,}: take more ranks, or a PETSc with 64-bit indices."
         )
+
+
+def neighbours(chain: SharedGenerator, values: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Return, of values of the own states, those of some states, own ones or ghosts, by position; all ranks together."""
+    everywhere = chain.ghosts.extended(values)
+    positions = np.concatenate([np.arange(chain.begin, chain.begin + chain.size), chain.ghosts.wanted])
+    order = np.argsort(positions)
+    return np.asarray(everywhere[order[np.searchsorted(positions[order], columns)]])
 
 
 def generator_rows(chain: SharedGenerator) -> csr_array:
