@@ -96,30 +96,34 @@ def matrix(objects: Objects, ranks: Ranks, own: csr_array, columns: int) -> Any:
     return objects.keep(module.Mat().createAIJ(size, csr=parts, comm=communicator(ranks)))
 
 
-def counted_matrix(objects: Objects, chain: Generator, like: Any, multiply: Any) -> Any:
-    """Return the matrix of a function ``multiply(x, out)``, which counts its products with those of the chain.
+def function_matrix(objects: Objects, like: Any, multiply: Any, counted: Generator | None = None) -> Any:
+    """Return the matrix of a function.
 
     Parameters
     ----------
     objects : Objects
-    chain : Generator
     like : PETSc.Vec
         Shared in the same way as what the matrix is multiplied with.
     multiply : callable
+        ``multiply(x, out)``.
+    counted : Generator, optional
+        The chain with whose products these are counted.
     """
-    made = objects.keep(petsc().Mat().createPython((like.getSizes(),) * 2, _Counted(chain, multiply), like.getComm()))
+    context = _Function(multiply, counted)
+    made = objects.keep(petsc().Mat().createPython((like.getSizes(),) * 2, context, like.getComm()))
     made.setUp()
     return made
 
 
-class _Counted:
+class _Function:
     """What PETSc calls for a product."""
 
-    def __init__(self, chain: Generator, multiply: Any) -> None:
-        self._chain, self._multiply = chain, multiply
+    def __init__(self, multiply: Any, counted: Generator | None) -> None:
+        self._multiply, self._counted = multiply, counted
 
     def mult(self, matrix: Any, x: Any, out: Any) -> None:
-        self._chain.count_products()
+        if self._counted is not None:
+            self._counted.count_products()
         self._multiply(x, out)
 
 

@@ -10,7 +10,7 @@ from scipy.sparse import csr_array, diags_array
 
 from ctmc.certificate import imbalance
 from ctmc.model.shared import SharedGenerator
-from solvers._petsc import Objects, counted_matrix, generator_rows, matrix, petsc, require_indices, vector
+from solvers._petsc import Objects, function_matrix, generator_rows, matrix, petsc, require_indices, vector
 
 
 class Equations(ABC):
@@ -57,7 +57,7 @@ class Equations(ABC):
     def _finish(self, objects: Objects, size: int, multiply: Any) -> None:
         """Make the matrix that counts its products, and the vectors that belong to it."""
         self.vectors = tuple(vector(objects, self.chain.ranks, np.zeros(size)) for _ in range(2))
-        self.matrix = counted_matrix(objects, self.chain, self.vectors[0], multiply)
+        self.matrix = function_matrix(objects, self.vectors[0], multiply, self.chain)
 
 
 class AllStates(Equations):

@@ -19,7 +19,7 @@ from solvers._petsc import (
     LIBRARY,
     Objects,
     check_type,
-    counted_matrix,
+    function_matrix,
     generator_rows,
     matrix,
     neighbours,
@@ -129,7 +129,7 @@ class _System:
         self._size = size or 1.0
         self.vectors = tuple(vector(objects, chain.ranks, np.zeros(chain.size)) for _ in range(2))
         self.stored = self._assembled(chain, inside, objects)
-        self.matrix = counted_matrix(objects, chain, self.vectors[0], self.stored.mult)
+        self.matrix = function_matrix(objects, self.vectors[0], self.stored.mult, chain)
 
     def _assembled(self, chain: SharedGenerator, inside: np.ndarray, objects: Objects) -> Any:
         rows = generator_rows(chain)
@@ -139,6 +139,7 @@ class _System:
         if self._problem.inside is not None:
             among = neighbours(chain, inside.astype(np.float64), rows.indices) > 0
             rows.data = np.where(inside[own] & among, rows.data, on_diagonal.astype(np.float64))
+            rows.eliminate_zeros()
         made = matrix(objects, chain.ranks, rows, chain.size)
         if not self._problem.forward:
             made = objects.keep(made.transpose(petsc().Mat()))
