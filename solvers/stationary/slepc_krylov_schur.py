@@ -14,9 +14,9 @@ from ctmc.problem import Stationary
 from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
 from solvers._options import check_choice, check_count
-from solvers._petsc import SLEPC, Objects, function_matrix, options, parsed_options, part_of
+from solvers._petsc import SLEPC, Objects, function_matrix, options, parsed_options, part_of, vector
 from solvers._petsc_equations import Equations, equations
-from solvers._slepc import PREFIX, eigensolver, leading_vector, restarted
+from solvers._slepc import PREFIX, eigenpairs, eigensolver, leading_vector, restarted
 from solvers._start import first_guess
 
 FORMS = ("auto", "reduced", "full")
@@ -90,6 +90,32 @@ class SlepcKrylovSchur:
             x = trace.resumed(system.restrict(trace.start(first_guess(chain))))
             x = self._iterate(system, objects, x, trace)
             return Outcome(system.expand(x), trace.status, trace.history)
+
+    def next_eigenvalue(self, model: Generator, tolerance: float) -> tuple[complex, np.ndarray]:
+        """Return the eigenvalue of Q of second largest real part, and its left eigenvector's own part; NaN where none is found.
+
+        Parameters
+        ----------
+        model : Generator
+            All of it, or the part of a rank.
+        tolerance : float
+            As SLEPc estimates it.
+        """
+        chain = part_of(model)
+        rate = chain.uniformization_rate
+        require_memory("slepc_krylov_schur", self.memory(chain.size, chain.entries), states=chain.size)
+        with Objects() as objects, options(self.options, PREFIX):
+            first = vector(objects, chain.ranks, first_guess(chain))
+
+            def step(p: Any, out: Any) -> None:
+                out.setArray(chain.recurrence(p.getArray(readonly=True), factor=1 / rate, keep=1.0))
+
+            solver = eigensolver(objects, function_matrix(objects, first, step), 2, self.vectors)
+            restarted(solver, first, tolerance, self.max_iterations, lambda restarts, error: False)
+            found = sorted(eigenpairs(objects, solver, first), key=lambda pair: -pair[0].real)
+        if len(found) < 2:
+            return complex(np.nan), np.full(chain.size, np.nan)
+        return rate * (found[1][0] - 1), found[1][1]
 
     def _iterate(self, system: Equations, objects: Objects, x: np.ndarray, trace: Trace) -> np.ndarray:
         exits = system.restrict(system.chain.exit_rates)

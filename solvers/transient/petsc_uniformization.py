@@ -15,8 +15,9 @@ from ctmc.model.shared import SharedGenerator
 from ctmc.problem import AccumulatedReward, Transient
 from ctmc.solution import Outcome
 from ctmc.trace import Trace
+from solvers._options import check_between, check_count
 from solvers._petsc import LIBRARY, Objects, generator_rows, matrix, part_of, vector
-from solvers.transient.uniformization import Uniformization
+from solvers.transient._powers import Powers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +57,8 @@ class PetscUniformization:
     max_iterations: int = 100_000_000
 
     def __post_init__(self) -> None:
-        self._sums()
-
-    def _sums(self) -> Uniformization:
-        return Uniformization(rate_factor=self.rate_factor, max_iterations=self.max_iterations)
+        check_between("rate_factor", self.rate_factor, 1, 100)
+        check_count("max_iterations", self.max_iterations)
 
     def run(self, problem: Evolution, trace: Trace) -> Outcome:
         """Have the witness see each time."""
@@ -67,7 +66,7 @@ class PetscUniformization:
         require_memory("petsc_uniformization", 48 * chain.entries, states=chain.size, entries=chain.entries)
         with Objects() as objects:
             view = dataclasses.replace(problem, model=_Products.of(chain, objects))
-            return self._sums().run(view, trace)
+            return Powers("petsc_uniformization", self.rate_factor, self.max_iterations).run(view, trace)
 
 
 class _Products(SharedGenerator):

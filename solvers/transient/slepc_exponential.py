@@ -144,7 +144,9 @@ class _Steps:
             if position == len(times):
                 return Status.CONVERGED
             remaining = last - begin
-            if problem.blocks == 1 and remaining * problem.norm(problem.change(y)) <= allowance.of(remaining, remaining):
+            if problem.blocks == 1 and remaining * problem.norm(problem.change(y)) <= allowance.of(
+                remaining, remaining
+            ):
                 for place in range(position, len(times)):
                     self._report(trace, place, y, integral + (float(times[place]) - begin) * y)
                 return Status.CONVERGED
