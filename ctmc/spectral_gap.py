@@ -24,6 +24,8 @@ DENSE = 500
 """Up to this many states all eigenvalues are computed."""
 _VECTORS = 60
 _RESTARTS = 2000
+_SHARPER = 1e-4
+"""How much smaller than accepted the residual is to be: the eigenvalue is farther off than it says."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -216,7 +218,7 @@ def _arnoldi(model: Generator, tolerance: float) -> tuple[complex, np.ndarray]:
     kernel = LinearOperator((n, n), matvec=step, dtype=np.float64)
     basis = min(_VECTORS, n)
     try:
-        values, vectors = eigs(kernel, 2, which="LR", v0=first, ncv=basis, tol=1e-2 * tolerance, maxiter=_RESTARTS)
+        values, vectors = eigs(kernel, 2, which="LR", v0=first, ncv=basis, tol=_SHARPER * tolerance, maxiter=_RESTARTS)
     except ArpackError as error:
         values, vectors = getattr(error, "eigenvalues", np.empty(0)), getattr(error, "eigenvectors", None)
     if len(values) < 2 or vectors is None:
@@ -230,5 +232,5 @@ def _by_slepc(model: Generator, tolerance: float) -> tuple[complex, np.ndarray]:
     missing = registry.missing_library(solver)
     if missing:
         raise PluginError(f"slepc_krylov_schur {missing}.")
-    found: tuple[complex, np.ndarray] = solver.next_eigenvalue(model, 1e-2 * tolerance)  # type: ignore[attr-defined]
+    found: tuple[complex, np.ndarray] = solver.next_eigenvalue(model, max(_SHARPER * tolerance, 1e-15))  # type: ignore[attr-defined]
     return found

@@ -16,10 +16,11 @@ from ctmc.model.shared import share
 from ctmc.ranks import world
 
 NEEDED = {"petsc4py": "PETSc", "slepc4py": "SLEPc"}
-STATIONARY = ("slepc_krylov_schur", "petsc_krylov", "power_iteration")
+STATIONARY = ("slepc_krylov_schur", "petsc_krylov")
 OVER_TIME = ("petsc_uniformization", "slepc_exponential", "uniformization", "chebyshev")
-TIMES = [0.4, 6.0]
 ACCURACY = 1e-10
+COARSER = {"small discount": 1e-8, "spectral gap": 1e-8}
+"""Where rounding over the discount, or the condition of an eigenvalue (1e4 and more for fork-join), leaves less."""
 
 
 def _library(name):
@@ -81,6 +82,8 @@ def answers(model, whole, solvers):
     begin = getattr(model, "begin", 0)
     weights = np.cos(np.arange(begin, begin + model.size))
 
+    times = np.array([0.4, 6.0]) * min(1.0, 20 / model.uniformization_rate)
+
     def spread(values):
         return np.atleast_1d(ranks.total(values @ weights)).tolist()
 
@@ -88,10 +91,10 @@ def answers(model, whole, solvers):
         solution = ctmc.solve(ctmc.Stationary(model, 1e-11), name)
         found["stationary", name] = [solution.expected("total"), *spread(solution.value)]
     for name in solvers["time"]:
-        asked = {"reward": "total", "times": TIMES, "tolerance": 1e-11}
+        asked = {"reward": "total", "times": times, "tolerance": 1e-11}
         found["transient", name] = ctmc.solve(ctmc.Transient(model, initial=start, **asked), name).value.tolist()
         every = ctmc.solve(ctmc.Transient(model, initial=None, **asked), name).value
-        found["every start", name] = spread(every)
+        found["every start", name] = spread(every / whole.size)
         # rounding in the terms of chebyshev is more than the second moment of polling allows
         moments = 1 if name == "chebyshev" else 2
         earned = ctmc.AccumulatedReward(model, initial=start, moments=moments, **asked)
@@ -100,7 +103,7 @@ def answers(model, whole, solvers):
         problem = ctmc.DiscountedReward(model, "total", initial=start, discount=0.3, moments=2, tolerance=1e-12)
         found["discounted", name] = ctmc.solve(problem, name).value.ravel().tolist()
         small = ctmc.DiscountedReward(model, "total", initial=None, discount=1e-5, tolerance=1e-12)
-        found["small discount", name] = [value * 1e-5 for value in spread(ctmc.solve(small, name).value)]
+        found["small discount", name] = spread(ctmc.solve(small, name).value * (1e-5 / whole.size))
     for name in solvers["passage"]:
         problem = ctmc.FirstPassage(model, target, initial=start, moments=2, tolerance=1e-12)
         solution = ctmc.solve(problem, name)
@@ -131,6 +134,9 @@ def all_answers():
         part = share(model, ranks)
         for (question, name), values in answers(part, model, OWN).items():
             found.append((title, question, name, values))
+        if part.states == 3:  # more steps than it is worth elsewhere
+            solution = ctmc.solve(ctmc.Stationary(part, 1e-12), "power_iteration")
+            found.append((title, "stationary", "power_iteration", [solution.expected("total")]))
         for method in ("dense", "slepc_krylov_schur"):
             gap = ctmc.spectral_gap(part, method=method)
             found.append((title, "spectral gap", method, [gap.eigenvalue.real, gap.eigenvalue.imag, gap.residual]))
@@ -183,6 +189,10 @@ ENVIRONMENT = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "OMPI_MCA_hwloc_base_binding_policy": "none",
     "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_pml": "ob1",
+    "OMPI_MCA_btl": "self,vader",
+    "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+    "OMPI_MCA_oob_tcp_if_include": "lo",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "NUMBA_NUM_THREADS": "1",
@@ -207,9 +217,9 @@ def test_answers_on_ranks_are_those_of_other_methods(count):
     stopped = [values for _, question, _, values in found if question == "stopped"]
     assert stopped == [["STOPPED"] * count] * 3
     rest = [row for row in found if row[1] != "stopped"]
-    assert len(rest) == 6 * (len(STATIONARY) + 3 * len(OVER_TIME) + 2 + 1 + 2)
+    assert len(rest) == 6 * (len(STATIONARY) + 3 * len(OVER_TIME) + 2 + 1 + 2) + 1
     for title, question, name, values in rest:
-        expected = known()[title, question][: len(values)]
+        expected, accuracy = known()[title, question][: len(values)], COARSER.get(question, ACCURACY)
         np.testing.assert_allclose(
-            values, expected, rtol=ACCURACY, atol=ACCURACY, err_msg=f"{title}: {question} by {name}"
+            values, expected, rtol=accuracy, atol=accuracy, err_msg=f"{title}: {question} by {name}"
         )
