@@ -155,7 +155,9 @@ def spectral_gap(model: Generator | QBD, *, method: str = "auto", tolerance: flo
         checked = abs(value - _dense(model)[0]) / rate
     found = SpectralGap(value, vector, residual, chosen, checked)
     reason = ""
-    if not residual <= tolerance:
+    if math.isnan(value.real):
+        reason = f"{chosen} found no second eigenvalue; the chain mixes too slowly for its restarts."
+    elif not residual <= tolerance:
         reason = f"the residual {residual:.2g} of the eigenvalue {value:.6g} is not within {tolerance:g}."
     elif checked is not None and not checked <= math.sqrt(tolerance):
         reason = f"the eigenvalue {value:.6g} is {checked:.2g} x q away from that of a dense solver."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -178,7 +179,7 @@ def options(text: str, prefix: str) -> Iterator[Mapping[str, str]]:
         database.setValue(prefix + name, value)
     try:
         yield given
-        unread = [name for name in given if not database.used(prefix + name)]
+        unread = [name for name in given if not _used(prefix + name)]
         if unread:
             raise ModelError(
                 f"options has -{unread[0]}, which PETSc did not read; allowed are options of the solver that runs."
@@ -186,6 +187,16 @@ def options(text: str, prefix: str) -> Iterator[Mapping[str, str]]:
     finally:
         for name in given:
             database.delValue(prefix + name)
+
+
+def _used(name: str) -> bool:
+    """Return whether PETSc has read an option; where petsc4py cannot tell, as in 3.18, its library is asked."""
+    module = petsc()
+    if hasattr(module.Options, "used"):
+        return bool(module.Options().used(name))
+    found = ctypes.c_int(1)
+    ctypes.CDLL(module.__file__).PetscOptionsUsed(None, name.encode(), ctypes.byref(found))
+    return bool(found.value)
 
 
 def parsed_options(text: str) -> dict[str, str]:

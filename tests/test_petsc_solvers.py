@@ -15,7 +15,6 @@ import ctmc
 from ctmc.model.shared import share
 from ctmc.ranks import world
 
-NEEDED = {"petsc4py": "PETSc", "slepc4py": "SLEPc"}
 STATIONARY = ("slepc_krylov_schur", "petsc_krylov")
 OVER_TIME = ("petsc_uniformization", "slepc_exponential", "uniformization", "chebyshev")
 ACCURACY = 1e-10
@@ -179,6 +178,106 @@ def known():
         second = values[np.argsort(-values.real)[1]]
         found[title, "spectral gap"] = [second.real, abs(second.imag), 0.0]
     return found
+
+
+# ---- in one process -----------------------------------------------------------------------------------------------------------
+
+
+def test_rewards_at_events():
+    """Impulses couple the blocks of moments by matrices."""
+    earning = ctmc.Reward(
+        lambda states: states[:, 0] + 0.5, impulse=lambda sources, targets: 0.25 * np.abs(targets - sources)[:, 0]
+    )
+    model = models()["supermarket"].replace(rewards={"pay": earning})
+    problem = ctmc.AccumulatedReward(model, "pay", initial=(0, 0), times=[1.0, 4.0], moments=3, tolerance=1e-11)
+    known = ctmc.solve(problem, "rational").value
+    for name in ("petsc_uniformization", "slepc_exponential", "slepc_exponential(method='expokit')"):
+        np.testing.assert_allclose(ctmc.solve(problem, name).value, known, rtol=1e-9, err_msg=name)
+
+
+def test_times_spent_before_a_passage():
+    """The equation of a row, x (-Q) = right, takes the matrix as it is stored."""
+    model = models()["fork-join"]
+    target = _Far(model)
+    start = tuple(model.space.states(target.first).tolist())
+    known = ctmc.expected_time_before(model, target, start, solver="absorption_elimination")
+    found = ctmc.expected_time_before(model, target, start, solver="petsc_passage")
+    np.testing.assert_allclose(found.times, known.times, rtol=1e-9, atol=1e-11)
+
+
+def test_steps_are_repeated_until_their_defect_is_small(monkeypatch):
+    """Whatever SLEPc takes for accurate, a step counts when its own defect is small."""
+    from solvers.transient import slepc_exponential
+
+    model = models()["supermarket"]
+    problem = ctmc.Transient(model, initial=(0, 0), times=[3.0], reward="total", tolerance=1e-11)
+    known = ctmc.solve(problem, "uniformization").value
+    asked = []
+    original = slepc_exponential._Steps._step
+
+    def careless(self, y, span, tolerance):
+        asked.append((span, tolerance))
+        return original(self, y, span, 1e-3 if len(asked) < 3 else tolerance)
+
+    monkeypatch.setattr(slepc_exponential._Steps, "_step", careless)
+    solution = ctmc.solve(problem, "slepc_exponential(vectors=4)")
+    assert len(asked) > 2
+    assert asked[2][1] < asked[0][1]
+    assert solution.value == pytest.approx(known, abs=1e-10)
+    assert solution.error_bound is None  # nothing is proven
+
+
+@pytest.mark.parametrize(
+    ("solver", "sentence"),
+    [
+        ("petsc_resolvent(method='jacobian')", "method is 'jacobian'; allowed are"),
+        ("petsc_resolvent(preconditioner='ilu2')", "preconditioner is 'ilu2'; allowed are"),
+        ("petsc_resolvent(options='-no_such_option 3')", "-no_such_option, which PETSc did not read"),
+        ("petsc_resolvent(options=3)", "options is 3; allowed is text"),
+        ("petsc_resolvent(restart=0)", "restart is 0"),
+    ],
+)
+def test_wrong_options_of_equations(solver, sentence):
+    problem = ctmc.DiscountedReward(models()["two states"], "total", discount=0.5)
+    with pytest.raises(ctmc.CTMCError, match=sentence):
+        ctmc.solve(problem, solver)
+
+
+@pytest.mark.parametrize(
+    ("solver", "sentence"),
+    [
+        ("slepc_exponential(method='lanczos')", "lanczos"),
+        ("slepc_exponential(vectors=2)", "vectors is 2; allowed is a whole number >= 4"),
+        ("slepc_exponential(step=-1.0)", "step is -1.0"),
+        ("slepc_exponential(options='-mfn_no_such 3')", "-mfn_no_such, which PETSc did not read"),
+        ("slepc_exponential(options='ncv 30')", "options is 'ncv 30'"),
+    ],
+)
+def test_wrong_options_of_exponentials(solver, sentence):
+    problem = ctmc.Transient(models()["two states"], initial=(0,), times=[1.0])
+    with pytest.raises(ctmc.CTMCError, match=sentence):
+        ctmc.solve(problem, solver)
+
+
+@pytest.mark.parametrize(
+    ("solver", "sentence"),
+    [
+        ("slepc_krylov_schur(form='half')", "half"),
+        ("slepc_krylov_schur(vectors=0)", "vectors is 0"),
+        ("slepc_krylov_schur(options='-eps_no_such 3')", "-eps_no_such, which PETSc did not read"),
+    ],
+)
+def test_wrong_options_of_eigensolvers(solver, sentence):
+    with pytest.raises(ctmc.CTMCError, match=sentence):
+        ctmc.solve(ctmc.Stationary(models()["two states"]), solver)
+
+
+def test_one_color_takes_half_the_products():
+    """Two jumps for the price of one: the square of the spectrum."""
+    problem = ctmc.Stationary(models()["supermarket"], 1e-11)
+    assert problem.model.coloring is not None
+    half, full = (ctmc.solve(problem, f"slepc_krylov_schur(vectors=12, form='{form}')") for form in ("reduced", "full"))
+    assert half.products < 0.75 * full.products
 
 
 # ---- on ranks ---------------------------------------------------------------------------------------------------------------
