@@ -142,7 +142,7 @@ class SlepcKrylovSchur:
             if steps:  # what SLEPc took for enough was not
                 tolerance = max(tolerance * min(0.5 * trace.tolerance / defect, 0.5), _LEAST)
             start.setArray(exits * x)
-            watch = _Watch(trace, self.max_iterations)
+            watch = _Watch(trace, self.max_iterations, x)
             made = restarted(solver, start, tolerance, max(self.max_iterations - trace.iteration, 1), watch)
             y = leading_vector(solver)
             y *= np.sign(system.chain.ranks.total(float(y.sum()))) or 1.0
@@ -153,14 +153,16 @@ class SlepcKrylovSchur:
 
 
 class _Watch:
-    """Tells the trace of restarts, between which SLEPc asks whether to stop."""
+    """Tells the trace of restarts, between which SLEPc asks whether to stop; a checkpoint has what the run began with."""
 
-    def __init__(self, trace: Trace, limit: int) -> None:
-        self._trace, self._limit = trace, limit
+    def __init__(self, trace: Trace, limit: int, first: np.ndarray) -> None:
+        self._trace, self._limit, self._first = trace, limit, first
         self.seen, self.stopped = 0, False
 
     def __call__(self, restarts: int, error: float) -> bool:
         news = max(error, 1.001 * self._trace.tolerance)  # only the true defect tells that it is enough
-        self.stopped = self._trace.finished(news, limit=self._limit, iterations=restarts - self.seen)
+        self.stopped = self._trace.finished(
+            news, iterate=self._first, limit=self._limit, iterations=restarts - self.seen
+        )
         self.seen = restarts
         return self.stopped
