@@ -32,6 +32,7 @@ _WHERE = {
     "reach_probability": "ctmc.reach",
     "expected_time_before": "ctmc.reach",
     "quasi_stationary": "ctmc.quasi_stationary",
+    "spectral_gap": "ctmc.spectral_gap",
     "save": "ctmc.storage",
     "load": "ctmc.storage",
     "open": "ctmc.storage:open_model",
@@ -151,6 +152,7 @@ if TYPE_CHECKING:
     from ctmc.simulation import simulate
     from ctmc.solution import Outcome, Solution, Status
     from ctmc.solve import solve
+    from ctmc.spectral_gap import spectral_gap
     from ctmc.storage import load, save
     from ctmc.storage import open_model as open
     from ctmc.threads import limited_threads

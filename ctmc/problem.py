@@ -225,7 +225,7 @@ class FirstPassage(Summarised):
     def target_states(self) -> np.ndarray:
         """Which states are in the target; shape (n,)."""
         found = states_where(self.model, "target", self.target)
-        if not found.any():
+        if not self.model.ranks.any(bool(found.any())):
             raise ModelError(
                 f"target {_shown(self.target)} holds in no state; allowed is a condition that some state meets."
             )

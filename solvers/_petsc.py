@@ -97,6 +97,37 @@ def matrix(objects: Objects, ranks: Ranks, own: csr_array, columns: int) -> Any:
     return objects.keep(module.Mat().createAIJ(size, csr=parts, comm=communicator(ranks)))
 
 
+def function_matrix(objects: Objects, like: Any, multiply: Any, counted: Generator | None = None) -> Any:
+    """Return the matrix of a function.
+
+    Parameters
+    ----------
+    objects : Objects
+    like : PETSc.Vec
+        Shared in the same way as what the matrix is multiplied with.
+    multiply : callable
+        ``multiply(x, out)``.
+    counted : Generator, optional
+        The chain with whose products these are counted.
+    """
+    context = _Function(multiply, counted)
+    made = objects.keep(petsc().Mat().createPython((like.getSizes(),) * 2, context, like.getComm()))
+    made.setUp()
+    return made
+
+
+class _Function:
+    """What PETSc calls for a product."""
+
+    def __init__(self, multiply: Any, counted: Generator | None) -> None:
+        self._multiply, self._counted = multiply, counted
+
+    def mult(self, matrix: Any, x: Any, out: Any) -> None:
+        if self._counted is not None:
+            self._counted.count_products()
+        self._multiply(x, out)
+
+
 def require_indices(ranks: Ranks, entries: int, columns: int) -> None:
     """Raise `MemoryLimitError`, before anything is put together, where PETSc's numbers are too narrow; on all ranks alike."""
     most = int(np.iinfo(petsc().IntType).max)
@@ -106,6 +137,14 @@ def require_indices(ranks: Ranks, entries: int, columns: int) -> None:
             f"this PETSc numbers entries with {8 * petsc().IntType().itemsize} bits, and {largest:,} are needed; allowed are "
             f"{most:,}: take more ranks, or a PETSc with 64-bit indices."
         )
+
+
+def neighbours(chain: SharedGenerator, values: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Return, of values of the own states, those of some states, own ones or ghosts, by position; all ranks together."""
+    everywhere = chain.ghosts.extended(values)
+    positions = np.concatenate([np.arange(chain.begin, chain.begin + chain.size), chain.ghosts.wanted])
+    order = np.argsort(positions)
+    return np.asarray(everywhere[order[np.searchsorted(positions[order], columns)]])
 
 
 def generator_rows(chain: SharedGenerator) -> csr_array:
@@ -161,11 +200,13 @@ def options(text: str, prefix: str) -> Iterator[Given]:
 
 
 def _was_read(name: str) -> bool:
-    """Ask PETSc itself, as petsc4py has no name for it."""
-    library = ctypes.CDLL(petsc().__file__)
-    used = ctypes.c_int(0)
-    library.PetscOptionsUsed(None, name.encode(), ctypes.byref(used))
-    return bool(used.value)
+    """Return whether PETSc has read an option; where petsc4py cannot tell, as in 3.18, its library is asked."""
+    module = petsc()
+    if hasattr(module.Options, "used"):
+        return bool(module.Options().used(name))
+    found = ctypes.c_int(1)
+    ctypes.CDLL(module.__file__).PetscOptionsUsed(None, name.encode(), ctypes.byref(found))
+    return bool(found.value)
 
 
 def parsed_options(text: str) -> dict[str, str]:

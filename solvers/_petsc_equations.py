@@ -10,7 +10,7 @@ from scipy.sparse import csr_array, diags_array
 
 from ctmc.certificate import imbalance
 from ctmc.model.shared import SharedGenerator
-from solvers._petsc import Objects, generator_rows, matrix, petsc, require_indices, vector
+from solvers._petsc import Objects, function_matrix, generator_rows, matrix, petsc, require_indices, vector
 
 POLISH = 3
 """Steps of the jump chain after the last correction, which give unlikely states digits of their own."""
@@ -59,24 +59,8 @@ class Equations(ABC):
 
     def _finish(self, objects: Objects, size: int, multiply: Any) -> None:
         """Make the matrix that counts its products, and the vectors that belong to it."""
-        module = petsc()
         self.vectors = tuple(vector(objects, self.chain.ranks, np.zeros(size)) for _ in range(2))
-        sizes = (self.vectors[0].getSizes(),) * 2
-        self.matrix = objects.keep(
-            module.Mat().createPython(sizes, _Counted(self.chain, multiply), self.vectors[0].getComm())
-        )
-        self.matrix.setUp()
-
-
-class _Counted:
-    """What PETSc calls for a product."""
-
-    def __init__(self, chain: SharedGenerator, multiply: Any) -> None:
-        self._chain, self._multiply = chain, multiply
-
-    def mult(self, matrix: Any, x: Any, out: Any) -> None:
-        self._chain.count_products()
-        self._multiply(x, out)
+        self.matrix = function_matrix(objects, self.vectors[0], multiply, self.chain)
 
 
 class AllStates(Equations):

@@ -21,25 +21,34 @@ _LOADED_BYTES = 256 * 1024**2
 _KINDS = {"generator": "Generator", "qbd": "QBD", "variant": "variant"}
 
 
-def _info(file: str, structure: bool, memory_limit: str | None) -> int:
+def _info(file: str, structure: bool, spectral_gap: bool, memory_limit: str | None) -> int:
     from ctmc.cli.options import limits
 
     output = output_of(click.get_current_context())
     with limits(None, memory_limit):
         facts = _facts(file, structure)
+        if spectral_gap:
+            from ctmc.spectral_gap import spectral_gap as gap_of
+
+            facts["spectral_gap"] = gap_of(load_model(file)).facts()
     if output.json:
         output.document(facts)
         return 0
     shown = {
         name: value
         for name, value in facts.items()
-        if name not in ("solutions", "versions", "rows", "notes", "structure", "question")
+        if name not in ("solutions", "versions", "rows", "notes", "structure", "spectral_gap", "question")
     }
     versions = ", ".join(f"{name} {value}" for name, value in facts["versions"].items())
     last = [("versions", versions)] if versions else []
     output.facts([*_rows(shown), *(("note", note) for note in facts.get("notes", ())), *last])
     if "structure" in facts:
         _show_structure(output, facts["structure"], facts["bytes_in_memory"])
+    if "spectral_gap" in facts:
+        output.write()
+        output.write("Spectral gap")
+        found = facts["spectral_gap"].items()
+        output.facts([(name.replace("_", " "), value) for name, value in found if value is not None])
     columns = ("problem", "solver", "status", "defect", "seconds", "file")
     if "solutions" in facts:
         output.write()
@@ -242,6 +251,11 @@ command = Command(
             ["--structure"],
             is_flag=True,
             help="Show the structure of a model above 256 MiB, too; the model is loaded for it.",
+        ),
+        click.Option(
+            ["--spectral-gap"],
+            is_flag=True,
+            help="Show how fast the chain forgets its start: the next eigenvalue, relaxation time, mixing time from below.",
         ),
         memory_option(),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,6 +16,7 @@ from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
 from solvers._options import check_choice, check_count
 from solvers._petsc import LIBRARY, Objects, check_type, options, parsed_options, part_of, petsc, vector
+from solvers._petsc_corrections import correction
 from solvers._petsc_equations import POLISH, Equations, equations
 from solvers._shared_levels import LevelCorrection, own_levels
 from solvers._start import first_guess
@@ -24,8 +24,6 @@ from solvers._start import first_guess
 FORMS = ("auto", "reduced", "shell", "full")
 COARSE = ("between", "levels", "none")
 _PREFIX = "ctmc_krylov_"
-_MARGIN = 2.0
-"""How much larger than estimated from its norm a defect may be."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,36 +130,14 @@ class PetscKrylov:
         self, solver: Any, system: Equations, x: np.ndarray, residual: np.ndarray, defect: float, trace: Trace
     ) -> tuple[np.ndarray, int | None]:
         """Return x corrected by one run of PETSc's solver, and the steps that the trace has not seen, None where it said stop."""
-        right, change = system.vectors
-        right.setArray(residual)
-        change.set(0.0)
-        first, made, recorded, stopped = 0.0, 0, 0, False
-
-        def look(solver: Any, step: int, norm: float) -> bool:
-            nonlocal first, made, recorded, stopped
-            made, first = step, norm if step == 0 else first
-            estimate = _MARGIN * defect * norm / first if first > 0 else math.nan
-            if step == 0 or estimate <= trace.tolerance:  # the true defect is recorded next
-                return step > 0
-            steps, recorded = step - recorded, step
-            stopped = trace.finished(
-                estimate,
-                iterate=lambda: x + solver.buildSolution().getArray(),
-                limit=self.max_iterations,
-                iterations=steps,
-            )
-            return stopped
-
-        solver.setConvergenceTest(look)
-        solver.solve(right, change)
-        if made == 0:
-            trace.status = Status.BREAKDOWN
-            return x, None
-        if not math.isfinite(change.norm()):
-            return x, None
-        x = x + change.getArray(readonly=True)
+        change, steps = correction(
+            solver, system.vectors, residual, defect, trace, self.max_iterations, lambda change: x + change
+        )
+        if change is None:
+            return x, steps
+        x = x + change
         # a solution may have any factor: a direct preconditioner finds a large one, of either sign
-        return x / (system.chain.ranks.total(float(x.sum())) or 1.0), None if stopped else max(made - recorded, 1)
+        return x / (system.chain.ranks.total(float(x.sum())) or 1.0), steps
 
     def _solver(self, objects: Objects, system: Equations, correction: LevelCorrection | None) -> Any:
         module, comm = petsc(), system.matrix.getComm()

@@ -40,6 +40,7 @@ class PowerIteration:
     solves: ClassVar = (Stationary,)
     needs: ClassVar = Generator
     keeps_zeros: ClassVar = True
+    shared: ClassVar = True
     max_iterations: int = 100_000
 
     def __post_init__(self) -> None:
@@ -58,6 +59,6 @@ class PowerIteration:
         flow = chain.forward(pi)
         while not trace.finished(imbalance(flow, pi, chain), iterate=pi, limit=self.max_iterations):
             pi += step * flow
-            pi /= pi.sum()
+            pi /= chain.ranks.total(float(pi.sum()))
             chain.forward(pi, out=flow)
         return Outcome(pi, trace.status, trace.history)

@@ -10,6 +10,7 @@ import numpy as np
 from ctmc.evolution import Evolution
 from ctmc.model.memory import memory_limit, require_memory
 from ctmc.model.products import FEW_ENTRIES, compiled, compiled_parallel
+from ctmc.ranks import Ranks
 
 MOST_TIMES = 8
 """Times whose sums are made at once."""
@@ -33,7 +34,9 @@ class Sums:
     def __init__(self, evolution: Evolution, times: int, name: str) -> None:
         shape = evolution.start.shape
         size = 8 * int(np.prod(shape))
-        terms = _RING if size * (_RING + 3 * times + 4) < memory_limit() // 2 else 3
+        self.ranks = evolution.model.ranks
+        # the same number on all ranks, which look at the steady state after as many products
+        terms = 3 if self.ranks.any(size * (_RING + 3 * times + 4) >= memory_limit() // 2) else _RING
         require_memory(name, size * (terms + 3 * times + 3), states=evolution.model.size)
         self.backward = evolution.backward
         self.ring = np.empty((terms, *shape))
@@ -63,11 +66,13 @@ class Sums:
         chunks = (self._flat.shape[1] + _CHUNK - 1) // _CHUNK
         found = np.empty((chunks, end - begin))
         _kernel(self._flat, _norms_on_one_thread, _norms)(self._flat[begin:end], self.backward, found)
-        return np.asarray(found.max(axis=0) if self.backward else found.sum(axis=0))
+        if self.backward:
+            return np.asarray(self.ranks.largest(found.max(axis=0, initial=0.0)))
+        return np.asarray(self.ranks.total(found.sum(axis=0)))
 
     def distance(self, a: int, b: int) -> float:
         """Return the norm of the difference of two terms of the ring."""
-        return distance(self._flat[a], self._flat[b], self.backward)
+        return distance(self._flat[a], self._flat[b], self.backward, self.ranks)
 
 
 class FusedSums:
@@ -119,11 +124,13 @@ def step(
             out[coupling.into] += factor * (coupling.matrix @ x[coupling.of])
 
 
-def distance(x: np.ndarray, y: np.ndarray, backward: bool) -> float:
-    """Return the norm of x - y: the sum of absolute values, or the largest one if backward."""
+def distance(x: np.ndarray, y: np.ndarray, backward: bool, ranks: Ranks) -> float:
+    """Return the norm of x - y on all ranks: the sum of absolute values, or the largest one if backward."""
     found = np.empty((x.size + _CHUNK - 1) // _CHUNK)
     (_distance_on_one_thread if x.size <= FEW_ENTRIES else _distance)(x, y, backward, found)
-    return float(found.max() if backward else found.sum())
+    if backward:
+        return float(ranks.largest(found.max(initial=0.0)))
+    return float(ranks.total(found.sum()))
 
 
 def without_negatives(y: np.ndarray, evolution: Evolution) -> None:

@@ -62,6 +62,7 @@ class Chebyshev:
 
     solves: ClassVar = (Transient, AccumulatedReward)
     needs: ClassVar = Generator
+    shared: ClassVar = True
     rate_factor: float = 1.0
     first_step: float = 1200.0
     max_iterations: int = 1_000_000
@@ -86,7 +87,8 @@ class Chebyshev:
         trace.finished(2.0, limit=self.max_iterations, stagnates=False)
         while done < len(times):
             if problem.backward and problem.blocks == 1:
-                middle = float(y.min() + y.max()) / 2
+                extremes = np.array([-y.min(initial=np.inf), y.max(initial=-np.inf)])
+                middle = float(problem.model.ranks.largest(extremes) @ [-0.5, 0.5])
                 y -= middle
                 level += middle
             if problem.blocks == 1 and begin > 0:
