@@ -2,10 +2,7 @@
 
 import json
 import os
-import shutil
-import subprocess
-import sys
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +11,7 @@ import pytest
 import ctmc
 from ctmc.model.shared import share
 from ctmc.ranks import world
+from tests.mpi import mpirun, needs_mpi
 
 STATIONARY = ("slepc_krylov_schur", "petsc_krylov")
 OVER_TIME = ("petsc_uniformization", "slepc_exponential", "uniformization", "chebyshev")
@@ -22,13 +20,9 @@ COARSER = {"small discount": 1e-8, "spectral gap": 1e-8}
 """Where rounding over the discount, or the condition of an eigenvalue (1e4 and more for fork-join), leaves less."""
 
 
-def _library(name):
-    return pytest.mark.skipif(
-        bool(ctmc.registry.missing_library(ctmc.registry.solver_class(name))), reason=f"{name} needs its library"
-    )
+HERE = Path(__file__).parent
 
-
-pytestmark = _library("slepc_krylov_schur")
+pytestmark = needs_mpi("petsc4py", "slepc4py")
 
 
 # ---- what is asked of every solver, on one process and on ranks -----------------------------------------------------------
@@ -127,8 +121,6 @@ OTHERS = {
 def all_answers():
     """Print, on rank 0, the answers to every question about every model, as JSON, with the spectral gaps."""
     ranks, found = world(), []
-    if ranks.count > 1:
-        sys.excepthook = partial(_end_all, ranks)
     for title, model in models().items():
         part = share(model, ranks)
         for (question, name), values in answers(part, model, OWN).items():
@@ -142,13 +134,6 @@ def all_answers():
     _one_rank_stops(ranks, found)
     if ranks.rank == 0:
         print(json.dumps(found))
-
-
-def _end_all(ranks, kind, error, trace):
-    """End all ranks where one has raised: the others would wait for it."""
-    sys.__excepthook__(kind, error, trace)
-    sys.stderr.flush()
-    ranks.communicator.Abort(1)
 
 
 def _one_rank_stops(ranks, found):
@@ -282,37 +267,13 @@ def test_one_color_takes_half_the_products():
 
 # ---- on ranks ---------------------------------------------------------------------------------------------------------------
 
-ENVIRONMENT = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "OMPI_MCA_hwloc_base_binding_policy": "none",
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-    "OMPI_MCA_pml": "ob1",
-    "OMPI_MCA_btl": "self,vader",
-    "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
-    "OMPI_MCA_oob_tcp_if_include": "lo",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "NUMBA_NUM_THREADS": "1",
-}
 
-
-def run_ranks(count, code, timeout=200.0):
-    """Return what Python code prints that is run by so many processes together."""
-    home = str(Path(__file__).parent)
-    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": home}
-    command = ["mpirun", "-n", str(count), sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed")
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_answers_on_ranks_are_those_of_other_methods(count):
-    pytest.importorskip("mpi4py")
-    found = json.loads(run_ranks(count, "import test_petsc_solvers as checks; checks.all_answers()"))
+    code = "import test_petsc_solvers as checks; checks.all_answers()"
+    done = mpirun(count, "-c", code, seconds=200, PYTHONPATH=f"{HERE}{os.pathsep}{HERE.parent}")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
     stopped = [values for _, question, _, values in found if question == "stopped"]
     assert stopped == [["STOPPED"] * count] * 3
     rest = [row for row in found if row[1] != "stopped"]
