@@ -52,8 +52,8 @@ class PetscKrylov:
         'between': levels are balanced before and after a run of the Krylov method; 'levels': the preconditioner corrects them, too;
         'none'.
     form : str
-        'reduced' (one color, put together), 'shell' (one color, as two products one after the other; for 'jacobi' and 'none'),
-        'full' (all states), or 'auto': reduced where there are two colors.
+        'reduced' (one color, put together), 'shell' (the same as products with the model's rows, nothing put together: the least
+        memory; with preconditioner='none'), 'full' (all states), or 'auto': reduced where there are two colors.
     restart : int
         Vectors of the GMRES family.
     options : str
