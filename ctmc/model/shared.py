@@ -310,26 +310,37 @@ def _borders(model: Generator, ranks: Ranks) -> np.ndarray:
     """Return the first state of each rank and the number of states, so that transitions are shared out evenly."""
     if ranks.count == 1:
         return np.array([0, model.space.size])
-    slabs = _slab_count(model)
-    counts = np.zeros(slabs)
-    for number in range(ranks.rank, slabs, ranks.count):
-        counts[number] = int(_slab(model, number).indptr[-1])
-    before = np.concatenate([[0.0], np.cumsum(ranks.total(counts))])
-    own = 0
-    if ranks.rank:
-        wanted = before[-1] * ranks.rank / ranks.count
-        number = min(int(np.searchsorted(before, wanted, side="right")), slabs) - 1
-        slab = _slab(model, number)
-        inside = np.searchsorted(slab.indptr.view(np.int64), wanted - before[number])
-        own = int(slab.begin) + min(int(inside), len(slab.indptr) - 1)
+    own = border(model, transitions_before(model, ranks), ranks.rank / ranks.count)
     return np.array([*ranks.gathered(own), model.space.size])
 
 
-def _slab_count(model: Generator) -> int:
+def transitions_before(model: Generator, ranks: Ranks) -> np.ndarray:
+    """Return how many transitions lead into the states before each slab, and into all; counted by all ranks together."""
+    slabs = len(slab_begins(model)) - 1
+    counts = np.zeros(slabs)
+    for number in range(ranks.rank, slabs, ranks.count):
+        counts[number] = int(_slab(model, number).indptr[-1])
+    return np.concatenate([[0.0], np.cumsum(ranks.total(counts))])
+
+
+def border(model: Generator, before: np.ndarray, share: float) -> int:
+    """Return the first state before which lies this share of the transitions; `before` is what `transitions_before` returned."""
+    if share == 0:
+        return 0
+    wanted = before[-1] * share
+    number = min(int(np.searchsorted(before, wanted, side="right")), len(before) - 1) - 1
+    slab = _slab(model, number)
+    inside = np.searchsorted(slab.indptr.view(np.int64), wanted - before[number])
+    return int(slab.begin) + min(int(inside), len(slab.indptr) - 1)
+
+
+def slab_begins(model: Generator) -> np.ndarray:
+    """Return the first state of each slab in which a model's rows come, and the number of states."""
     rows = model.transitions
     if isinstance(rows, StreamedTransitions):
-        return len(rows.begins) - 1
-    return -(-model.space.size // _STATES) if isinstance(rows, LatticeTransitions) else 1
+        return rows.begins
+    step = _STATES if isinstance(rows, LatticeTransitions) else max(model.space.size, 1)
+    return np.append(np.arange(0, model.space.size, step), model.space.size)
 
 
 def _slab(model: Generator, number: int) -> Slab:
@@ -344,7 +355,7 @@ def _slab(model: Generator, number: int) -> Slab:
     return next(rows.slabs())
 
 
-def _slabs_of(model: Generator, begin: int, end: int) -> Iterator[Slab]:
+def slabs_of(model: Generator, begin: int, end: int) -> Iterator[Slab]:
     """Yield the slabs that have some of the states begin .. end - 1; each is valid until the next one."""
     rows = model.transitions
     if begin == end:
@@ -367,7 +378,7 @@ def _own_rows(model: Generator, begin: int, end: int) -> tuple[FloatTransitions 
     counts, sources = [np.zeros(1, dtype=np.int64)], []
     outside = np.empty(0, dtype=np.int64)
     table = _Table()
-    for slab in _slabs_of(model, begin, end):
+    for slab in slabs_of(model, begin, end):
         first, last = max(begin - int(slab.begin), 0), min(end - int(slab.begin), len(slab.indptr) - 1)
         pointers = slab.indptr[first : last + 1].view(np.int64)
         entries = slice(int(pointers[0]), int(pointers[-1]))
