@@ -27,6 +27,7 @@ from ctmc.model.transitions import (
     LatticeTransitions,
     Slab,
     lattice_slabs,
+    slab_rates,
 )
 from ctmc.ranks import ALONE, Ranks
 
@@ -35,6 +36,8 @@ Exits = Callable[[int, int], np.ndarray]
 _STATES = 1 << 18
 """States per slab of a lattice in memory."""
 _MOST_VALUES = 1 << 16
+_PART = 1 << 20
+"""Entries that are renumbered at once."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -373,73 +376,80 @@ def slabs_of(model: Generator, begin: int, end: int) -> Iterator[Slab]:
 def _own_rows(model: Generator, begin: int, end: int) -> tuple[FloatTransitions | CodedTransitions, np.ndarray]:
     """Return the transitions into the states begin .. end - 1, and the states outside that they come from, ascending.
 
-    Sources are numbered from `begin`, then on through the states outside.
+    Sources are numbered from `begin`, then on through the states outside.  Arrays grow in place, slab by slab, so that nothing is
+    ever held twice.
     """
-    counts, sources = [np.zeros(1, dtype=np.int64)], []
-    outside = np.empty(0, dtype=np.int64)
+    size, done, found = end - begin, 0, 0
+    indptr = np.zeros(size + 1, dtype=np.int64)
+    numbers = np.empty(0, dtype=np.int32 if 2 * size <= np.iinfo(np.int32).max else np.int64)
+    beyond: list[np.ndarray] = []
     table = _Table()
     for slab in slabs_of(model, begin, end):
         first, last = max(begin - int(slab.begin), 0), min(end - int(slab.begin), len(slab.indptr) - 1)
         pointers = slab.indptr[first : last + 1].view(np.int64)
         entries = slice(int(pointers[0]), int(pointers[-1]))
-        counts.append(np.diff(pointers))
-        from_ = slab.sources[entries].copy()
-        sources.append(from_)
+        place = int(slab.begin) + first - begin
+        indptr[place + 1 : place + len(pointers)] = done + pointers[1:] - pointers[0]
         table.add(slab, entries)
-        outside = np.union1d(outside, from_[(from_ < begin) | (from_ >= end)].astype(np.int64))
-    kind = np.int32 if end - begin + len(outside) <= np.iinfo(np.int32).max else np.int64
-    numbers = np.empty(sum(map(len, sources)), dtype=kind)
-    done = 0
-    sources.reverse()  # so that what is done can be let go
-    while sources:
-        from_ = sources.pop()
-        inside = (from_ >= begin) & (from_ < end)
-        part = numbers[done : done + len(from_)]
-        part[inside] = from_[inside].astype(np.int64) - begin
-        part[~inside] = end - begin + np.searchsorted(outside, from_[~inside].astype(np.int64))
-        done += len(from_)
-    indptr = np.cumsum(np.concatenate(counts))
-    return table.rows(indptr, numbers), outside
+        from_ = slab.sources[entries].astype(np.int64)
+        outside = (from_ < begin) | (from_ >= end)
+        beyond.append(np.unique(from_[outside]))
+        from_ -= begin
+        from_[outside] = size + found + np.searchsorted(beyond[-1], from_[outside] + begin)  # for now: by slab
+        found += len(beyond[-1])
+        if size + found > np.iinfo(numbers.dtype).max:
+            numbers = numbers.astype(np.int64)
+        done = _append(numbers, done, from_)
+    ghosts, final = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *beyond]), return_inverse=True)
+    for part in _parts(numbers):
+        outside = part >= size
+        part[outside] = size + final[part[outside] - size]
+    return table.rows(indptr, numbers), ghosts
+
+
+def _append(array: np.ndarray, done: int, values: np.ndarray) -> int:
+    """Put values behind those that are there, and return how many there are; the memory grows where it is."""
+    array.resize(done + len(values), refcheck=False)
+    array[done:] = values
+    return done + len(values)
+
+
+def _parts(array: np.ndarray) -> Iterator[np.ndarray]:
+    for begin in range(0, len(array), _PART):
+        yield array[begin : begin + _PART]
 
 
 class _Table:
     """Rates that come slab by slab, kept as small codes where few of them differ."""
 
     def __init__(self) -> None:
-        self._parts: list[tuple[np.ndarray, np.ndarray]] = []  # codes, or nothing, and values
+        self._values = np.empty(0)  # ascending, but for those that came later
+        self._codes: np.ndarray | None = np.empty(0, dtype=np.uint8)
+        self._rates = np.empty(0)
+        self._done = 0
 
     def add(self, slab: Slab, entries: slice) -> None:
         """Take the rates of some entries."""
-        if slab.codes is not NO_CODES:
-            self._parts.append((slab.codes[entries].copy(), slab.rates))
-            return
-        rates = slab.rates[entries]
-        codes, values = NO_CODES, self._parts[-1][1] if self._parts else NO_CODES
-        if len(values) and len(values) <= _MOST_VALUES:  # most slabs have the rates of the one before
-            codes = np.minimum(np.searchsorted(values, rates), len(values) - 1)
-            if not np.array_equal(values[codes], rates):
-                codes = NO_CODES
-        if codes is NO_CODES:
-            values = np.unique(rates)
-            if len(values) > _MOST_VALUES:
-                values = rates.copy()
-            else:
-                codes = np.searchsorted(values, rates)
-        self._parts.append((codes if codes is NO_CODES else codes.astype(np.min_scalar_type(len(values))), values))
+        if self._codes is not None:
+            given = slab.rates[entries] if slab.codes is NO_CODES else slab.rates
+            values = np.unique(given)
+            new = np.setdiff1d(values, self._values, assume_unique=True)
+            if len(self._values) + len(new) <= _MOST_VALUES:
+                self._values = np.concatenate([self._values, new])
+                if len(self._values) > 256:
+                    self._codes = self._codes.astype(np.uint16, copy=False)
+                order = np.argsort(self._values)
+                codes = order[np.searchsorted(self._values, given, sorter=order)].astype(self._codes.dtype)
+                self._done = _append(self._codes, self._done, codes if slab.codes is NO_CODES else codes[slab.codes[entries]])
+                return
+            self._rates, self._codes = self._values[self._codes], None
+        self._done = _append(self._rates, self._done, slab_rates(slab, entries))
 
     def rows(self, indptr: np.ndarray, sources: np.ndarray) -> FloatTransitions | CodedTransitions:
-        """Return all of them as rows; what was kept is let go."""
-        parts, self._parts = self._parts, []
-        if all(codes is not NO_CODES for codes, _ in parts):
-            values = np.unique(np.concatenate([np.empty(0), *{id(table): table for _, table in parts}.values()]))
-            if len(values) <= _MOST_VALUES:
-                codes = np.empty(len(sources), dtype=np.uint8 if len(values) <= 256 else np.uint16)
-                done = 0
-                for part, table in parts:
-                    np.take(
-                        np.searchsorted(values, table).astype(codes.dtype), part, out=codes[done : done + len(part)]
-                    )
-                    done += len(part)
-                return CodedTransitions(indptr, sources, codes, values)
-        written = [table if part is NO_CODES else table[part] for part, table in parts]
-        return FloatTransitions(indptr, sources, np.concatenate(written))
+        """Return all of them as rows."""
+        if self._codes is None:
+            return FloatTransitions(indptr, sources, self._rates)
+        values, place = np.unique(self._values, return_inverse=True)
+        for part in _parts(self._codes):
+            part[:] = place[part]
+        return CodedTransitions(indptr, sources, self._codes, values)

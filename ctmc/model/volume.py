@@ -21,9 +21,9 @@ from ctmc.ranks import ALONE
 
 COUNTED = 1 << 22
 """Up to so many states every row is looked at."""
-_RANKS = 7
+_RANKS = 5
 """Ranks of a large model whose rows are looked at; the others are taken to lie between them."""
-_SLABS = 48
+_SLABS = 24
 """Slabs in which the transitions of a large model are counted, to place the borders."""
 ELEMENT = 8
 """Bytes of an element."""

@@ -114,7 +114,8 @@ class PetscKrylov:
             if levels is not None:
                 correction = LevelCorrection(chain.ranks, levels, system.multiply, x)
                 x = correction.x
-            solver = self._solver(objects, system, correction if self.coarse == "levels" else None)
+                correction = correction if self.coarse == "levels" else None  # else its vectors are let go
+            solver = self._solver(objects, system, correction)
             steps: int | None = 0
             while steps is not None:
                 residual = -system.multiply(x)
