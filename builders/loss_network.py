@@ -81,7 +81,8 @@ def loss_network(
     capacities : sequence of int, length L
         Circuits of each link.
     circuits : sequence of sequence of int, shape (R, L)
-        How many circuits of each link a call on each route holds; no route holds none, or more than a link has.
+        How many circuits of each link a call on each route holds; no route holds none, or more than a link has.  A single route
+        may stand without its table: 1,1.
     arrival_rates : sequence of float, length R
         Calls per unit of time that are offered to each route; positive.
     service_rates : float or sequence of float, length R
@@ -196,6 +197,9 @@ def _circuits(given: Any, routes: int, capacities: np.ndarray) -> np.ndarray:
         table = np.array(given)
     except ValueError:
         table = np.empty(0)
+    # the only row by itself, which the command line gives as a column
+    if routes == 1 and table.size == len(capacities):
+        table = table.reshape(1, -1)
     if table.dtype.kind not in "iu" or table.shape != (routes, len(capacities)):
         raise ModelError(f"circuits is {printable(repr(given))}; {allowed}.")
     bad = (table < 0) | (table > capacities)

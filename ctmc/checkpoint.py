@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ctmc.errors import CTMCError, ModelError, printable
+from ctmc.ranks import ALONE, Ranks
 from ctmc.solution import HISTORY, Outcome, Status
 
 _log = logging.getLogger("ctmc.checkpoint")
@@ -111,6 +112,8 @@ class Keeper:
         Where the solve goes on.
     wanted : callable, optional
         Tells whether a checkpoint is wanted now; asked at every step.
+    ranks : Ranks
+        The processes that share the model, which write together.
     """
 
     def __init__(
@@ -119,8 +122,10 @@ class Keeper:
         minutes: float,
         before: Progress | None = None,
         wanted: Callable[[], bool] | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self._write = write
+        self._ranks = ranks
         self._interval = 60 * minutes
         self._wanted = wanted or (lambda: False)
         self._before = before or Progress()
@@ -192,7 +197,7 @@ class Keeper:
         """
         self.kept = self.kept or iterate is not None
         wanted = self._wanted()
-        due = ended or wanted or time.monotonic() - self._last >= self._interval
+        due = self._ranks.any(ended or wanted or time.monotonic() - self._last >= self._interval)
         if not due or self._useless:
             return
         point = None if self._point is None else self._point()

@@ -16,6 +16,14 @@ FEW_EVENTS = 20
 MANY_EVENTS = 1e6
 """Above this rate x time implicit steps take over where a model is small enough to be factorised."""
 FACTORISED = 10_000
+ON_RANKS: dict[type, str] = {
+    Stationary: "petsc_krylov",
+    Transient: "petsc_uniformization",
+    AccumulatedReward: "petsc_uniformization",
+    DiscountedReward: "petsc_resolvent",
+    FirstPassage: "petsc_passage",
+}
+"""Defaults where ranks share the model."""
 
 
 def default_solver(problem: Problem) -> str:
@@ -25,7 +33,10 @@ def default_solver(problem: Problem) -> str:
     `level_dependent` for one whose blocks depend on the level.  Questions about time: `uniformization` up to a rate x time
     of 20, `chebyshev` above, `rational` above 1e6 up to 10,000 states.  Discounted rewards: `resolvent_lu` up to 1000
     states, `resolvent_krylov` above.  First passage: `absorption_elimination` up to 3000 states, `absorption_krylov` above.
+    On several ranks: see `ON_RANKS`.
     """
+    if getattr(problem.model, "shared", False):
+        return next((name for kind, name in ON_RANKS.items() if isinstance(problem, kind)), "petsc_krylov")
     if isinstance(problem, DiscountedReward):
         return "resolvent_lu" if problem.model.size <= VERY_SMALL else "resolvent_krylov"
     if isinstance(problem, FirstPassage):
@@ -44,7 +55,9 @@ def default_solver(problem: Problem) -> str:
 
 def next_method(problem: Problem, name: str) -> str:
     """Return the method to try after this one failed, or '' where there is none."""
-    if isinstance(problem, Stationary) and isinstance(problem.model, Generator):
+    if getattr(problem.model, "shared", False):
+        order = [default_solver(problem)]
+    elif isinstance(problem, Stationary) and isinstance(problem.model, Generator):
         order = ["gth"] if problem.model.size <= SMALL else []
         order += ["bicgstab", "gmres", "gauss_seidel", "sparse_lu"]
     elif isinstance(problem, FirstPassage):

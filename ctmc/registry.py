@@ -211,7 +211,7 @@ def make_solver(given: Any) -> Solver:
     match = re.fullmatch(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", given, flags=re.DOTALL)
     if match is None:
         raise ModelError(f"solver is {_short(given)!r}; allowed is NAME or NAME(option=value, ...).")
-    options = _options(given, match[2] or "")
+    options = plain_options("solver", given, match[2] or "")
     return solver_with(match[1], options)
 
 
@@ -345,7 +345,8 @@ def prepare(name: str, **parameters: Any) -> Prepared:
     return Prepared(None, functools.partial(function, **parameters)) if own is None else own(**parameters)
 
 
-def _options(given: str, text: str) -> dict[str, Any]:
+def plain_options(what: str, given: str, text: str) -> dict[str, Any]:
+    """Return what stands between the parentheses of NAME(option=value, ...), plain values by name."""
     try:
         call = ast.parse(f"f({text})", mode="eval").body
         # one call with plain keywords: no f(..)(..), no positional, no ** and none twice
@@ -357,7 +358,7 @@ def _options(given: str, text: str) -> dict[str, Any]:
         return {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         raise ModelError(
-            f"solver is {_short(given)!r}; options are written as NAME(option=value, ...) with plain values."
+            f"{what} is {_short(given)!r}; options are written as NAME(option=value, ...) with plain values."
         ) from None
 
 

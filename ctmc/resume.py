@@ -70,19 +70,24 @@ class Runs:
                 "checkpoint is given, but the blocks of a LevelDependentQBD are a function, which no file can tell apart; "
                 "allowed is a Generator or QBD."
             )
+        if self._over_time and self._ranks.count > 1:
+            raise ModelError(
+                f"checkpoint is given, but a {type(problem).__name__} problem on several ranks keeps none; allowed is one process."
+            )
         question = question_of(problem, self._solver)
         before = None
         if checkpoint.resume:
-            before = load_checkpoint(checkpoint.path, question)
+            before = load_checkpoint(checkpoint.path, question, self._ranks)
             self._counter.products += before.products
             self._before = before.seconds
         else:
             check_place(checkpoint.path)
 
         def write(progress: Progress) -> None:
-            save_checkpoint(checkpoint.path, question, progress)
+            save_checkpoint(checkpoint.path, question, progress, self._ranks)
 
-        return Keeper(write, checkpoint.minutes, before, getattr(self._monitor, "wants_checkpoint", None))
+        wanted = getattr(self._monitor, "wants_checkpoint", None)
+        return Keeper(write, checkpoint.minutes, before, wanted, self._ranks)
 
     @property
     def seconds(self) -> float:
@@ -99,9 +104,9 @@ class Runs:
         """Run the solver on one linear equation."""
         states = ""
         if self.keeper is not None and equation.inside is not None:
-            from ctmc.storage.checkpoints import digest
+            from ctmc.storage.checkpoints import digest_of_states
 
-            states = digest(equation.inside)
+            states = digest_of_states(equation.model, equation.inside)
         return self._run(
             equation, lambda saved: self._trace(tolerance=equation.tolerance, interrupted=saved), states=states
         )
@@ -137,9 +142,12 @@ class Runs:
             return outcome
         saved = keeper.begin(states)
         if saved is not None and saved.status is not None:
-            value = saved.arrays.get("value")
-            if value is None or value.shape != (question.model.size,):
+            value: Any = saved.arrays.get("value")
+            if value is None or value.shape != (question.model.states,):
                 raise StorageError("the checkpoint has a run without a vector for each state; allowed is one of them.")
+            if question.model.shared:
+                begin = question.model.begin
+                value = value.part(begin, begin + question.model.size)
             outcome = Outcome(np.array(value), saved.status, saved.history, solver=saved.solver)
         else:
             trace = trace_for(saved)
@@ -170,7 +178,7 @@ class Runs:
         keeper, checkpoint = self.keeper, self._checkpoint
         if keeper is None or checkpoint is None:
             return {}
-        if converged and (keeper.written or checkpoint.resume):
+        if converged and (keeper.written or checkpoint.resume) and not self._ranks.rank:
             from ctmc.storage.checkpoints import remove_checkpoint
 
             remove_checkpoint(checkpoint.path)

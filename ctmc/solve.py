@@ -194,6 +194,8 @@ def _is_strict(problem: Problem, certify: str, rewards: Sequence[str] | None) ->
         if rewards is not None:
             raise ModelError("rewards is given, but certify is 'defect'; only 'strict' proves intervals of rewards.")
         return False
+    if getattr(problem.model, "shared", False):
+        raise ModelError("certificate is 'strict', and ranks share the model; allowed is 'defect', or one process.")
     strict.check(problem, rewards)
     return True
 

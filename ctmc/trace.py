@@ -157,7 +157,12 @@ class Trace:
         return left.copy()
 
     def _left_behind(self, like: np.ndarray) -> np.ndarray | None:
-        left = None if self._interrupted is None else self._interrupted.arrays.get("iterate")
+        left: Any = None if self._interrupted is None else self._interrupted.arrays.get("iterate")
+        if left is not None and self.ranks.count > 1:
+            sizes = self.ranks.gathered(len(like))
+            begin = sum(sizes[: self.ranks.rank])
+            found: np.ndarray | None = left.part(begin, begin + len(like)) if left.shape == (sum(sizes),) else None
+            return found
         return left if left is not None and left.shape == like.shape else None
 
     def go_on(self) -> None:

@@ -14,7 +14,7 @@ from ctmc.cli import main
 from ctmc.comparison.drawing import chosen_models, shortened, styles
 from ctmc.comparison.figures import FIGURES, draw_all
 from ctmc.comparison.files import save_comparison
-from ctmc.comparison.model_figures import PER_MODEL, draw_defect, draw_pareto
+from ctmc.comparison.model_figures import PER_MODEL, draw_defect, draw_pareto, draw_work_precision
 from ctmc.comparison.overall_figures import draw_profile, draw_scaling
 from ctmc.comparison.runs import ComparedModel, Comparison, Run
 from ctmc.errors import CTMCError, ModelError, StorageError
@@ -254,12 +254,53 @@ def test_a_defect_that_is_not_certified_is_a_cross():
 def test_models_are_chosen_by_name():
     found = CASES["more models than panels"]
     assert len(chosen_models(found, None)[0]) == 12
-    assert "first 12 of 14" in chosen_models(found, None)[1]
+    assert "12 of 14 models" in chosen_models(found, None)[1]
     assert len(draw_defect(found, models=["model 13"]).axes) == 1
     with pytest.raises(CTMCError, match="There is no model in the comparison 'model 99'"):
         draw_defect(found, models=["model 99"])
     with pytest.raises(CTMCError, match="models names 14; allowed are 1 to 12"):
         draw_defect(found, models=list(found.models))
+
+
+def test_a_sweep_does_not_take_the_room_of_other_families():
+    """Of 20 points of a sweep and 3 others: the others, the largest point, and the next largest."""
+    names = [f"sweep {k}" for k in range(20)] + ["net", "queue (9 levels)", "ring"]
+    models = {
+        name: ComparedModel(name, family=name.partition(" ")[0], states=(k * 7) % 20 + 1)
+        for k, name in enumerate(names)
+    }
+    found = Comparison("T", "stationary", models, tuple(Run(name, "gth", 1e-8) for name in names))
+    shown, _ = chosen_models(found, None)
+    points = sorted(names[:20], key=lambda name: -(models[name].states or 0))[:9]
+    assert shown == [name for name in names if name in {*points, *names[20:]}]
+
+
+def test_a_legend_names_no_solver_that_takes_none_of_the_models_shown():
+    ends = {("q", "gth"): "CONVERGED", ("q", "rank_one"): "REFUSED", ("r", "rank_one"): "CONVERGED"}
+    runs = tuple(Run(m, s, 1e-8, status=end, defect=1e-9, seconds=(1.0,)) for (m, s), end in ends.items())
+    found = Comparison("T", "stationary", {name: ComparedModel(name) for name in "qr"}, runs)
+    for draw in (draw_defect, draw_work_precision):
+        figure = draw(found, measure="seconds", models=["q"])
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == ["gth"]
+
+
+def test_profiles_say_what_not_solved_means():
+    """Both methods for generators were asked for one of the two models only, so that each has solved all that it was asked."""
+    ends = {
+        ("q", "gth"): "CONVERGED",
+        ("q", "gmres"): "CONVERGED",
+        ("r", "rank_one"): "CONVERGED",
+        ("r", "gmres"): "REFUSED",
+    }
+    runs = tuple(
+        Run(m, s, 1e-8, status=end, seconds=(1.0,), iterations=3 * (m == "q"), products=9)
+        for (m, s), end in ends.items()
+    )
+    for part, said in ((runs, True), (runs[:2], False), (runs[1:2] + runs[3:], True)):
+        found = Comparison("T", "stationary", {name: ComparedModel(name) for name in "qr"}, part)
+        for measure in ("seconds", "products"):
+            text = draw_profile(found, measure=measure).legends[0].get_title().get_text()
+            assert ("does not take" in text) == said
 
 
 # ---- answers

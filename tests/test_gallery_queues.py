@@ -516,6 +516,19 @@ def test_one_link_against_kaufman_and_roberts(needs):
         assert found["lost_fraction"] == pytest.approx(1 / inverse, rel=1e-11)
 
 
+@pytest.mark.parametrize("row", [[2, 1], [[2, 1]], [[2], [1]]])
+def test_one_route_needs_no_table(row):
+    """The command line makes a column of 2,1; calls that hold 2 of 5 and 1 of 4 circuits are at most two: Erlang's formula."""
+    found = stationary(loss_network([5, 4], row, [1.5])).measures()
+    assert found["lost_fraction"] == pytest.approx(1.5**2 / 2 / (1 + 1.5 + 1.5**2 / 2), rel=1e-12)
+
+
+@pytest.mark.parametrize("row", [[1], [1, 1, 1], [[1, 1], [1, 1]], 1, [1.5, 1]])
+def test_one_route_names_every_link(row):
+    with pytest.raises(ctmc.ModelError, match="circuits is"):
+        loss_network([5, 4], row, [1.5])
+
+
 def test_sensitivity_of_erlangs_formula():
     """The derivative of B by the load a is B (C / a - 1 + B), with C circuits."""
     load, circuits = 2.5, 4

@@ -34,9 +34,10 @@ def failed(model, solver, status="ITERATION_LIMIT", **more):
     return run(model, solver, 7, status=status, **more)
 
 
-def compared(*runs, states=None):
+def compared(*runs, states=None, families=None):
     names = dict.fromkeys(one.model for one in runs)
-    models = {name: ComparedModel(name, states=(states or {}).get(name)) for name in names}
+    states, families = states or {}, families or {}
+    models = {name: ComparedModel(name, family=families.get(name, ""), states=states.get(name)) for name in names}
     return Comparison("Some solvers", "stationary", models, runs)
 
 
@@ -196,8 +197,27 @@ def test_growth_against_a_library():
     )
     assert one.exponent == pytest.approx(fit.slope, rel=1e-10)
     assert one.standard_error == pytest.approx(fit.stderr, rel=1e-8)
-    assert one.factor == pytest.approx(math.exp(fit.intercept), rel=1e-9)
+    ((ends, fitted),) = one.lines
+    assert ends == pytest.approx((min(states.values()), max(states.values())))
+    assert fitted == pytest.approx([math.exp(fit.intercept) * end**fit.slope for end in ends], rel=1e-9)
     assert (np.diff(one.states) >= 0).all()
+
+
+def test_growth_within_families_against_regression_on_a_column_for_each():
+    """A state of one family may cost a thousand times as much as one of another; singles of a size add nothing."""
+    random = np.random.default_rng(1958)
+    states = {f"{family}{k}": int(random.integers(10, 10**5)) for family in "qrs" for k in range(4)} | {"t0": 77}
+    dear = {"q": 1.0, "r": 1e3, "s": 1e-2, "t": 5.0}
+    seconds = {name: dear[name[0]] * n**1.3 * math.exp(random.normal(0, 0.2)) for name, n in states.items()}
+    runs = [Run(name, "x", 1e-8, status="CONVERGED", seconds=(paid,)) for name, paid in seconds.items()]
+    (one,) = growth(compared(*runs, states=states, families={name: name[0] for name in states}), "seconds")
+    design = [[math.log(n), *(float(name[0] == family) for family in dear)] for name, n in states.items()]
+    fit, squares = np.linalg.lstsq(np.array(design), np.log(list(seconds.values())), rcond=None)[:2]
+    inverse = np.linalg.inv(np.array(design).T @ np.array(design))
+    assert one.exponent == pytest.approx(fit[0], rel=1e-9)
+    assert one.standard_error == pytest.approx(math.sqrt(squares[0] / (13 - 5) * inverse[0, 0]), rel=1e-8)
+    for (ends, fitted), factor in zip(one.lines, np.exp(fit[1:4]), strict=True):
+        assert fitted == pytest.approx([factor * end ** fit[0] for end in ends], rel=1e-8)
 
 
 def test_growth_says_what_it_cannot_tell():

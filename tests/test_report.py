@@ -43,7 +43,13 @@ def test_the_best_and_the_second_by_hand():
         ("gmres", 2, 2, (1, 1), (2.5, 1.5)), ("gth", 1, 3, (1, 0), (1.0, None)), ("power", 1, 2, (0, 1), (3.0, 1.0))
     ]  # fmt: skip
     assert [(one.name, one.problems, one.solved) for one in families(found)] == [("queues", 2, 2), ("c", 1, 0)]
-    assert families(found)[1].leaders == (("", 0, 0), ("", 0, 0))
+    queues, alone = families(found)
+    assert [[(one.label, one.solved, one.wins, one.ratio) for one in ranks] for ranks in queues.ranks] == [
+        [("gmres", 2, 1, 2.5), ("gth", 1, 1, 1.0), ("power", 1, 0, 3.0)], [("gmres", 2, 1, 1.5), ("power", 1, 1, 1.0)]
+    ]  # fmt: skip
+    assert queues.unsolved == (("gth", 1), ("power", 1))
+    assert alone.ranks == ((), ())
+    assert alone.unsolved == (("gth", 1),)
 
 
 def test_an_answer_that_disagrees_wins_nothing():

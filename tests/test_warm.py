@@ -1,5 +1,6 @@
 """Sweeps as paths: parameters that advance together, starts from the answer to a neighbour, and what these save."""
 
+import dataclasses
 import inspect
 import sys
 from dataclasses import replace
@@ -166,13 +167,17 @@ def test_a_warm_sweep_gives_the_same_numbers_says_so_and_tells_what_it_has_saved
     (saving,) = warm.savings
     assert (saving.answers, saving.products, saving.known) == (2, products[1.0] + products[1.2], 0)
     assert (saving.first, saving.estimate) == (products[0.8], 2 * products[0.8])
-    assert "a rough estimate" in str(saving)
+    assert "of the first point (it may be far off, as points differ)." in str(saving)
 
     again = run_study(warm_study, tmp_path / "again.h5", store=tmp_path / "cold", rebuild=True)
     (measured,) = again.savings
     known = {row.point["arrival_rate"]: row.products for row in cold.rows if row.solver == "gauss_seidel"}
     assert (measured.known, measured.known_products, measured.before) == (2, saving.products, known[1.0] + known[1.2])
     assert "measured: 2 of them" in str(measured)
+    share = 100 * (1 - measured.known_products / measured.before)
+    assert str(measured).endswith(f"so {share:.0f} % were saved.")
+    dearer = dataclasses.replace(measured, known_products=300, before=200)
+    assert str(dearer).endswith("so 50 % more were needed.")
     third = run_study(warm_study, tmp_path / "third.h5", store=tmp_path / "cold", rebuild=True)
     assert third.savings[0].known == 0  # what is in the store now began from a neighbour itself
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import join, quote
 from typing import Any
 
-from ctmc.cli.models import is_own, load_model
+from ctmc.cli.models import is_own, load_model, recipe_in
 from ctmc.cli.output import Output, error_object
 from ctmc.cli.question import (
     Question,
@@ -17,7 +17,7 @@ from ctmc.cli.question import (
     settings_of,
     start_vector,
 )
-from ctmc.errors import CTMCError
+from ctmc.errors import CTMCError, ModelError, StorageError
 
 
 def answer(question: Question, output: Output) -> int:
@@ -32,7 +32,10 @@ def answer(question: Question, output: Output) -> int:
         check_measure(text)
     settings = settings_of(question)
     check_extras(question)
-    model = load_model(question.file)
+    ranks = output.speaker.ranks
+    if ranks.count > 1 and question.plot is not None:
+        raise ModelError(f"plot is given, and {ranks.count} ranks were started; allowed is one process.")
+    model = load_model(question.file, ranks)
     problem = registry.problem_class(question.problem)(model, **settings)
     solver, advised = chosen_solver(problem, question.solver)
     if question.options:
@@ -161,6 +164,7 @@ def _checkpoint(question: Question, problem: Any, solver: str) -> Any:
     from ctmc import registry
     from ctmc.checkpoint import Checkpoint
     from ctmc.model.level_dependent import LevelDependentQBD
+    from ctmc.problem import AccumulatedReward, Transient
     from ctmc.storage.solutions import checkpoint_path
 
     settings: dict[str, Any] = {"resume": question.resume}
@@ -168,7 +172,11 @@ def _checkpoint(question: Question, problem: Any, solver: str) -> Any:
         settings["minutes"] = question.checkpoint_minutes
     if question.checkpoint is not None:
         return Checkpoint(question.checkpoint, **settings)
-    if question.no_checkpoint or isinstance(problem.model, LevelDependentQBD):
+    over_time = isinstance(problem, Transient | AccumulatedReward)
+    shared = getattr(problem.model, "shared", False)
+    if question.no_checkpoint or isinstance(problem.model, LevelDependentQBD) or (shared and over_time):
+        return None
+    if recipe_in(question.file) is not None:
         return None
     name = f"{registry.problem_name(type(problem))}-{solver}"
     return Checkpoint(checkpoint_path(question.file, name), **settings)
@@ -285,6 +293,10 @@ def _save(question: Question, solution: Any) -> tuple[str | None, CTMCError | No
 
     own = is_own(question.file)
     save = own if question.save is None else question.save
+    if save and recipe_in(question.file) is not None:
+        return None, StorageError(
+            "save is asked for, but the model comes from a recipe; allowed is the file of a model."
+        )
     if not save or not can_be_saved(solution):
         return None, None
     try:

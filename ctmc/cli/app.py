@@ -14,6 +14,7 @@ import click
 
 from ctmc.cli.interrupts import Interrupted, Interrupts
 from ctmc.cli.output import Output
+from ctmc.cli.ranks import speaker_for
 from ctmc.errors import CTMCError, SolveError, printable
 
 INTERNAL_ERROR = 70
@@ -159,12 +160,14 @@ def run(arguments: Sequence[str]) -> int:
     output.arguments = list(arguments)
     try:
         with interrupts, _logging(output):
+            output.speaker = speaker_for(own)
             code = _run(list(arguments), output)
             sys.stdout.flush()
             return code
+    except CTMCError as error:  # there is no MPI to speak through
+        return output.problem(type(error).__name__, str(error), 2, error)
     except Interrupted as interrupted:
-        output.problem("Interrupted", "interrupted", interrupted.exit_code)
-        return interrupted.exit_code
+        return output.failure("Interrupted", "interrupted", interrupted.exit_code)
     except BrokenPipeError:
         # The reader has gone (as `head` does); Python must not try to flush again at its exit.
         with contextlib.suppress(OSError, ValueError):
@@ -182,18 +185,23 @@ def _run(arguments: list[str], output: Output) -> int:
         context = getattr(error, "ctx", None)
         hint = f" (see '{context.command_path} --help')" if context is not None else ""
         message = " ".join(error.format_message().split())
-        return output.problem("UsageError", f"{message}{hint}", 2, error)
+        return output.failure("UsageError", f"{message}{hint}", 2, error)
     except BrokenPipeError:
         raise
     except SolveError as error:
-        return output.problem("SolveError", str(error), 1, error)
+        return output.failure("SolveError", str(error), 1, error)
     except CTMCError as error:
-        return output.problem(type(error).__name__, str(error), 2, error)
+        return output.failure(type(error).__name__, str(error), 2, error)
     except MemoryError as error:
-        return output.problem("MemoryError", "there is not enough memory; see --memory-limit", 2, error)
+        return output.failure("MemoryError", "there is not enough memory; see --memory-limit", 2, error)
     except Exception as error:
         message = f"internal error, {type(error).__name__}: {error}; run again with --debug to see where"
-        return output.problem("InternalError", message, INTERNAL_ERROR, error)
+        return output.failure("InternalError", message, INTERNAL_ERROR, error)
+    except SystemExit as left:  # of a plug-in: the other ranks must not wait for this one
+        if output.speaker.ranks.count == 1:
+            raise
+        code = left.code if isinstance(left.code, int) and left.code else INTERNAL_ERROR
+        return output.failure("SystemExit", f"the process was left with {left.code!r}", code, left)
 
 
 def _escape_what_cannot_be_encoded() -> None:
@@ -209,7 +217,10 @@ def _logging(output: Output) -> Any:
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if record.levelno >= (logging.WARNING, logging.INFO, logging.DEBUG)[min(output.verbose, 2)]:
+            if (
+                output.speaker.leads
+                and record.levelno >= (logging.WARNING, logging.INFO, logging.DEBUG)[min(output.verbose, 2)]
+            ):
                 output.line(f"{record.name}: {printable(record.getMessage())}")
 
     logger, handler = logging.getLogger("ctmc"), Handler()

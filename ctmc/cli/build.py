@@ -35,6 +35,7 @@ def _build(
     from ctmc.model.streamed import streaming
     from ctmc.storage import save
     from ctmc.storage.gate import opened
+    from ctmc.storage.relay import save_together
     from ctmc.storage.stored import loaded_bytes
 
     out = output_of(click.get_current_context())
@@ -48,11 +49,14 @@ def _build(
             begin = time.perf_counter()
             model = registry.build(builder, **given_values(values))
             if dry_run or output is None:
-                return _show_forecast(builder, model, out)
-            digest = save(output, model, overwrite=overwrite, progress=partial(_show_bytes, progress))
+                return _show_forecast(builder, model, out) if out.speaker.leads else 0
+            write = partial(save, output, overwrite=overwrite, progress=partial(_show_bytes, progress))
+            digest = save_together(model, write, out.speaker.ranks)
             seconds = time.perf_counter() - begin
         finally:
             progress.close()
+    if not out.speaker.leads:
+        return 0
     with opened(Path(output)) as file:
         facts = {**model_facts(model), "bytes": loaded_bytes(file.arrays())}
     states = facts.get("states") or facts.get("boundary_states") or 0

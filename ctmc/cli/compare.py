@@ -29,6 +29,10 @@ def _compare(files: tuple[str, ...], **given: Any) -> int:
         output, title, solvers, how, entries = _asked(files, given, out)
         watcher = _watcher(out)
         rules = given.pop("fail_if")
+        if given["dry_run"]:
+            if given["against"] is not None or rules:
+                raise click.UsageError("--dry-run makes no runs that --against could look at")
+            return _show_plan(list(entries(watcher)), solvers, output, how, given["again"], out)
         before = _before(given["against"], rules)
         with out.interrupts.gentle(watcher.announce):
             try:
@@ -56,7 +60,7 @@ def _asked(files: tuple[str, ...], given: dict[str, Any], out: Output) -> tuple[
         output = Path(given["output"] or "comparison.h5")
 
         def from_files(watcher: Any) -> Any:
-            return entries_of_files(files, lambda: results.open_store_of(output, given["store"], out.news))
+            return entries_of_files(files, lambda: _store(output, given, out), dry=given["dry_run"])
 
         return output, "", given["solvers"] or "all", how, from_files
     if len(files) > 1:
@@ -71,10 +75,19 @@ def _asked(files: tuple[str, ...], given: dict[str, Any], out: Output) -> tuple[
     solvers = given["solvers"] or study.compare.solvers
 
     def from_study(watcher: Any) -> Any:
-        store = results.open_store_of(output, given["store"], out.news)
-        return entries_of_study(study, store, news=out.news, stopped=watcher.stopped)
+        store = _store(output, given, out)
+        return entries_of_study(study, store, news=out.news, stopped=watcher.stopped, dry=given["dry_run"])
 
     return output, study.title, solvers, how, from_study
+
+
+def _store(output: Path, given: dict[str, Any], out: Output) -> Any:
+    """Return where models are, or go; in a dry run nothing is made."""
+    from ctmc.study import results
+
+    if given["dry_run"]:
+        return results.planned_store(output, given["store"])
+    return results.open_store_of(output, given["store"], out.news)
 
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
@@ -168,6 +181,49 @@ def _line(run: Any) -> str:
     if run.median_seconds is not None:
         parts.append(f"{run.median_seconds:.3g} s")
     return ", ".join(parts) + (f" ({run.reason})" if run.reason else "")
+
+
+def _show_plan(entries: list[Any], solvers: Any, output: Path, how: dict[str, Any], again: bool, out: Output) -> int:
+    """Write what would be run, what is there already, and how long it can take at most."""
+    from ctmc.cli.progress import duration
+    from ctmc.comparison.plan import plan
+
+    found = plan(entries, solvers, None if again else output, **how)
+    missing = set(found.missing)
+
+    def done(place: int) -> str:
+        run = found.runs[place]
+        if place not in missing:
+            return run.status
+        if run.status == "NO_MODEL":
+            return "no model"
+        return "to build and run" if run.model in found.unbuilt else "to run"
+
+    rows = [[run.model, run.label, run.tolerance, done(place)] for place, run in enumerate(found.runs)]
+    to_run = sum(map(found.to_make, found.missing))
+    counts = {
+        "models": len(found.models), "solvers": len({run.label for run in found.runs}), "runs": len(rows),
+        "known": len(rows) - len(missing), "to_run": to_run, "longest_seconds": found.longest_seconds,
+    }  # fmt: skip
+    if out.json:
+        names = ("model", "solver", "tolerance", "done")
+        out.document({"output": str(output), **counts, "plan": [dict(zip(names, row, strict=True)) for row in rows]})
+    else:
+        out.table(["model", "solver", "tolerance", "done"], rows)
+    for name, model in found.models.items():
+        if model.message:
+            out.line(f"ctmc: {name}: {model.message}")
+    longest = (
+        f"  Their solves take at most {duration(found.longest_seconds)}; building, loading and references come on top."
+    )
+    out.news(
+        f"{counts['models']} models, {counts['solvers']} solvers, {len(rows)} runs: {counts['known']} done already, {to_run} to run."
+        + (longest if to_run else "")
+    )
+    open_kinds = [name for name in found.unbuilt if not found.models[name].kind]
+    if open_kinds:
+        out.news(f"Whether these are QBDs is known once they are built: {', '.join(sorted(open_kinds))}.")
+    return 0
 
 
 COLUMNS = (
@@ -272,6 +328,8 @@ command = Command(
         click.Option(["--store"], type=click.Path(path_type=str, file_okay=False), metavar="FOLDER",
                      help="Where a study's models are kept; default CTMC_STORE, or a folder beside the output."),
         click.Option(["--set", "changes"], multiple=True, metavar="KEY=VALUE", help="Change a study's parameter; see 'ctmc run --help'."),
+        click.Option(["--dry-run"], is_flag=True,
+                     help="Show what would be run, what is done already and the longest time it can take, and do nothing."),
         click.Option(["--again"], is_flag=True, help="Repeat runs that the output has already."),
         click.Option(["--against"], type=file_type(), metavar="OLD", help="An older comparison; tell what has become worse."),
         click.Option(["--fail-if"], multiple=True, metavar="RULE",

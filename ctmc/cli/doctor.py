@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import json
 import os
 import platform
+import shutil
+import signal
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,6 +25,31 @@ from ctmc.errors import CTMCError, printable
 
 Check = tuple[str, Any, bool]
 """What was looked at, what was found, and whether it is all right."""
+RANKS_SECONDS = 30.0
+"""How long the libraries of MPI may take to load, in processes of their own, before they count as hanging."""
+# Nothing of this starts MPI: the modules are loaded, but not initialized.
+_RANKS = {
+    "mpi4py": """
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+found = f"{mpi4py.__version__}, {MPI.Get_library_version().split(',')[0].strip()}"
+""",
+    "petsc4py": """
+import petsc4py.lib
+from numpy import dtype
+PETSc = petsc4py.lib.ImportPETSc()
+version = ".".join(map(str, PETSc.Sys.getVersion()))
+found = f"{petsc4py.__version__}, PETSc {version}, indices of {8 * dtype(PETSc.IntType).itemsize} bits"
+if dtype(PETSc.ScalarType) != "float64":
+    raise ImportError(f"this PETSc is configured with {dtype(PETSc.ScalarType).name}; allowed is float64")
+""",
+    "slepc4py": """
+import slepc4py.lib
+SLEPc = slepc4py.lib.ImportSLEPc()
+found = f"{slepc4py.__version__}, SLEPc {'.'.join(map(str, SLEPc.Sys.getVersion()))}"
+""",
+}
 _DISTRIBUTIONS = {"scikits.umfpack": "scikit-umfpack"}
 """Names on the package index that differ from the module's."""
 
@@ -26,7 +57,7 @@ _DISTRIBUTIONS = {"scikits.umfpack": "scikit-umfpack"}
 def _doctor() -> int:
     output = output_of(click.get_current_context())
     checks: list[Check] = []
-    for group in (_python, _libraries, _threads, _memory, _cache, _plugins):
+    for group in (_python, _libraries, _ranks, _threads, _memory, _cache, _plugins):
         try:
             checks += group()
         except Exception as error:
@@ -88,6 +119,47 @@ def _libraries() -> list[Check]:
     return checks
 
 
+def _ranks() -> list[Check]:
+    """Look for MPI, PETSc and SLEPc, each in a process of its own: what fails to load may hang, or end its process."""
+    program = shutil.which("mpirun") or shutil.which("mpiexec")
+    text = program or "not installed: conda install -c conda-forge openmpi, or apt install openmpi-bin"
+    checks: list[Check] = [("mpirun (optional)", text, True)]
+    children = {}
+    for name, code in _RANKS.items():
+        if importlib.util.find_spec(name) is None:
+            text = (
+                f"not installed (extra distributed): conda install -c conda-forge {name}, or as docs/cluster.md tells"
+            )
+            checks.append((f"{name} (optional)", text, True))
+            continue
+        children[name] = subprocess.Popen(
+            [sys.executable, "-P", "-c", f"{code}\nimport json; print(json.dumps(found))"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    end = time.monotonic() + RANKS_SECONDS
+    for name, child in children.items():
+        text, fine = _told(child, max(end - time.monotonic(), 0))
+        checks.append((f"{name} (optional)", text, fine))
+    return checks
+
+
+def _told(child: subprocess.Popen[bytes], seconds: float) -> tuple[str, bool]:
+    """Return what a child found, or why it found nothing, and which of the two it is."""
+    try:
+        out, err = child.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+        return f"cannot be imported: it does not load within {RANKS_SECONDS:g} seconds", False
+    with contextlib.suppress(ValueError, IndexError):
+        return printable(str(json.loads(out.splitlines()[-1]))), True
+    lines = err.decode("utf-8", "replace").strip().splitlines()
+    return f"cannot be imported: {printable(lines[-1] if lines else f'exit code {child.returncode}')}", False
+
+
 def _solver_libraries() -> list[tuple[str, str, str]]:
     """Return (distribution, extra, what is missing without it) of each solver that stands on an optional library."""
     from ctmc import registry
@@ -96,7 +168,7 @@ def _solver_libraries() -> list[tuple[str, str, str]]:
     for name in registry.solver_names():
         with contextlib.suppress(CTMCError):
             module, extra = getattr(registry.solver_class(name), "library", ("", ""))
-            if module:
+            if module and module not in _RANKS:
                 rows.append((_DISTRIBUTIONS.get(module, module), extra, f"no solver {name}"))
     return rows
 

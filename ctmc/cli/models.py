@@ -2,25 +2,75 @@
 
 from __future__ import annotations
 
+import os
+import re
 from typing import TYPE_CHECKING, Any
+
+from ctmc.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from ctmc.model.generator import Generator
     from ctmc.model.qbd import QBD
 
 
-def load_model(path: str) -> Generator | QBD:
-    """Return the model in a file of any known format."""
+def load_model(given: str, ranks: Ranks = ALONE) -> Generator | QBD:
+    """Return the model in a file of any known format, or that of a recipe such as ``supermarket(capacity=20, ..)``.
+
+    Of several ranks each gets its part: of our own files it reads, and of a recipe it makes, its own rows only.
+    """
+    from ctmc import registry
     from ctmc.interchange.formats import read
 
-    return read(path)
+    if (recipe := recipe_in(given)) is not None:
+        from ctmc.model.streamed import streaming
+
+        with streaming(ranks.count > 1):
+            return _part(registry.build(recipe[0], **recipe[1]), ranks)
+    if ranks.count > 1 and is_own(given):
+        from ctmc.storage.shares import open_share
+
+        return open_share(given, ranks)
+    return _part(read(given), ranks)
+
+
+def recipe_in(given: str) -> tuple[str, dict[str, Any]] | None:
+    """Return builder and parameters of a recipe, such as ``birth_death(births=[1], deaths=[2])``; None for the name of a file.
+
+    Examples
+    --------
+    >>> recipe_in("birth_death(births=[1], deaths=[2])"), recipe_in("model.h5")
+    (('birth_death', {'births': [1], 'deaths': [2]}), None)
+    """
+    from ctmc import registry
+
+    match = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*\((.*)\)\s*", given, flags=re.DOTALL)
+    if match is None or os.path.lexists(given):
+        return None
+    registry.builder(match[1])  # close names are listed for one that does not exist
+    return match[1], registry.plain_options("model", given, match[2])
+
+
+def _part(model: Any, ranks: Ranks) -> Generator | QBD:
+    from ctmc.errors import ModelError
+    from ctmc.model.generator import Generator
+    from ctmc.model.shared import share
+
+    if ranks.count == 1:
+        found: Generator | QBD = model
+        return found
+    if not isinstance(model, Generator):
+        raise ModelError(
+            f"the model is a {type(model).__name__}, and {ranks.count} ranks were started; allowed on several ranks is a Generator, "
+            "such as its truncation."
+        )
+    return share(model, ranks)
 
 
 def is_own(path: str) -> bool:
     """Return whether a file is of ctmc's own format, beside which solutions stand."""
     from ctmc.interchange.formats import OWN, format_of
 
-    return format_of(path).name == OWN
+    return recipe_in(path) is None and format_of(path).name == OWN
 
 
 def model_facts(model: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ctmc.cells import csv_cell
+from ctmc.cli.ranks import Speaker
 from ctmc.errors import printable
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class Output:
         What is on the terminal's last line now.
     arguments : list of str
         What the command line was given.
+    speaker : Speaker
+        Which of the ranks that run the command this one is.
     """
 
     json: bool = False
@@ -44,6 +47,7 @@ class Output:
     interrupts: Interrupts = None  # type: ignore[assignment]  # set by `run`
     progress: Progress | LiveTable | None = None
     arguments: list[str] = field(default_factory=list)
+    speaker: Speaker = field(default_factory=Speaker)
     _documents: int = 0
 
     def line(self, text: str) -> None:
@@ -55,11 +59,22 @@ class Output:
 
     def news(self, text: str) -> None:
         """Write a line of news to standard error unless --quiet was given; control characters are escaped."""
-        if not self.quiet:
+        if not self.quiet and self.speaker.leads:
             self.line(printable(text))
 
-    def problem(self, kind: str, message: str, code: int, error: BaseException | None = None) -> int:
-        """Write an error as one line, and as the JSON document if there is none yet; return the exit code."""
+    def failure(self, kind: str, message: str, code: int, error: BaseException | None = None) -> int:
+        """Write an error that ends the command, on all ranks that run it; return the exit code."""
+        return self.speaker.failed(lambda rank: self.problem(kind, rank + message, code, error, alone=True))
+
+    def problem(
+        self, kind: str, message: str, code: int, error: BaseException | None = None, *, alone: bool = False
+    ) -> int:
+        """Write an error as one line, and as the JSON document if there is none yet; return the exit code.
+
+        Of several ranks the first one writes what all have met, and any what it has met `alone`.
+        """
+        if not (self.speaker.leads or alone):
+            return code
         message = printable(message)
         if self.debug and error is not None:
             self.line("".join(traceback.format_exception(error)).rstrip())

@@ -76,7 +76,9 @@ class Progress:
         from rich.console import Console
 
         self.console = Console(stderr=True, highlight=False, markup=False, emoji=False)
-        self.active = self.console.is_terminal and not self.console.is_dumb_terminal and not output.quiet
+        self.active = (
+            self.console.is_terminal and not self.console.is_dumb_terminal and not output.quiet and output.speaker.leads
+        )
         self.label = printable(label)
         self.forecast = Forecast(tolerance)
         self._begin = time.perf_counter()

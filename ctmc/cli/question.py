@@ -267,4 +267,6 @@ def start_vector(path: str, model: Any, output: Output) -> Any:
     stored = load_solution(path)
     if getattr(stored, "model_hash", None) not in (None, model.content_hash):
         output.news("Note: the start is a solution of another model.")
+    if getattr(model, "shared", False) and getattr(stored.value, "shape", None) == (model.states,):
+        return stored.value[model.begin : model.begin + model.size]
     return stored.value

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from ctmc import registry
 from ctmc.advise import chosen_solver
+from ctmc.comparison.compiling import compiling
 from ctmc.errors import CTMCError, MemoryLimitError, PluginError, UnsupportedProblemError, printable
 from ctmc.model.generator import Generator
 from ctmc.model.memory import limited_memory
@@ -26,7 +28,9 @@ from ctmc.storage import load_fitting
 from ctmc.threads import limited_threads
 
 WARM_UP = 5.0
-"""Seconds; a solve that took less is done again, as the first one of a process also loads compiled loops."""
+"""Seconds; a solve that took less is done again, as the first one of a process also loads compiled loops; so is one that made some."""
+_REHEARSALS = 5
+"""At most; one that is ended by its limit may not have come to all that is to be compiled."""
 _NUMBERS = 200
 """Most measures of an answer that are kept."""
 
@@ -95,15 +99,20 @@ def _attempt(request: Mapping[str, Any], tell: Callable[[str], None], answer: di
         answer |= {"status": "REFUSED", "message": f"there is nothing to begin from: the model before it {why}."}
         return
     seconds: list[float] = []
+    rehearsals = 0  # these come first and are not counted: they have loaded or made compiled loops
     while True:
-        tell(f"solve-{len(seconds) + 1}")
-        solution = solve(problem, solver, start=start, time_limit=request.get("time_limit"), check=False)
+        phase = f"solve-{len(seconds) + 1}"
+        tell(phase)
+        with compiling(partial(tell, "compiling"), partial(tell, phase)) as compiled:
+            solution = solve(problem, solver, start=start, time_limit=request.get("time_limit"), check=False)
         seconds.append(solution.seconds)
-        again = 1 if seconds[0] < WARM_UP else 0  # the first one is then not counted
-        if len(seconds) >= request.get("repeats", 1) + again or not solution.converged:
+        quick = len(seconds) == 1 and solution.seconds < WARM_UP
+        rehearsals += (quick or compiled.seconds > 0) and rehearsals == len(seconds) - 1 < _REHEARSALS
+        late = solution.status is Status.TIME_LIMIT and compiled.seconds > 0 and rehearsals == len(seconds)
+        if not late and (len(seconds) - rehearsals >= request.get("repeats", 1) or not solution.converged):
             break
     tell("comparing")
-    counted = seconds[1:] if len(seconds) > 1 else seconds
+    counted = seconds[rehearsals:] or seconds[-1:]
     answer |= {
         "status": solution.status.name,
         "reason": "walltime" if solution.status is Status.TIME_LIMIT else "",

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
-import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import numpy as np
 
-from ctmc import registry
 from ctmc.comparison.endings import answer_in, meaning
-from ctmc.comparison.files import load_comparison, save_comparison
+from ctmc.comparison.files import save_comparison
 from ctmc.comparison.isolation import Ending, Warden, WardenError
 from ctmc.comparison.machine import manifest
+from ctmc.comparison.plan import Plan, known_comparison, plan
 from ctmc.comparison.references import References
-from ctmc.comparison.runs import ComparedModel, Comparison, Run
-from ctmc.comparison.settings import Entry, Settings
-from ctmc.errors import CTMCError, StorageError, StudyError, printable
+from ctmc.comparison.runs import Comparison, Run
+from ctmc.comparison.settings import Entry
+from ctmc.errors import StorageError
 from ctmc.model.memory import memory_limit as free_memory
-from ctmc.model.memory import parse_size
-from ctmc.problem import PROBLEMS
 from ctmc.solution import HISTORY
-from ctmc.storage import read_info
-from ctmc.storage.question import project_version, question_hash
 from ctmc.study.locks import only_run
-from ctmc.study.solver_grid import ALL, solvers_of
 
 ATTEMPT = "ctmc.comparison.attempt"
 _SAVE_SHARE = 0.05
@@ -113,6 +105,7 @@ def compare(
 
     Examples
     --------
+    >>> from ctmc import registry
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     queue = registry.build("birth_death", births=[1.0] * 30, deaths=[2.0] * 30)
     ...     from ctmc.storage import save
@@ -121,41 +114,15 @@ def compare(
     >>> [(run.solver, run.status, run.distance < 1e-10) for run in found.runs]
     [('gth', 'CONVERGED', True), ('gmres', 'CONVERGED', True)]
     """
-    problem = how.get("problem", "stationary")
-    limit = None if memory_limit is None else parse_size(memory_limit)
-    every = solvers == ALL or list(solvers) == [ALL]
-    settings = Settings(tuple(solvers_of(solvers, problem)), every, memory_limit=limit, **how)
-    entries = [
-        model if isinstance(model, Entry) else Entry(Path(model).stem, Path(model).resolve()) for model in models
-    ]
-    if not entries:
-        raise StudyError("a comparison needs one or more models.")
-    names = [entry.name for entry in entries]
-    for name in names:
-        if names.count(name) > 1:
-            raise StudyError(f"two models have the name {printable(name)!r}; allowed is one of each name.")
     watcher = watcher or Watcher()
+    prepared = plan(models, solvers, memory_limit=memory_limit, **how)
     if output is None:
-        return _Comparing(title, entries, settings, None, watcher).run(None)
+        return _Comparing(title, prepared, None, watcher).run(None)
     path = Path(output)
     with only_run(path):
-        known = _known(path)
-        return _Comparing(title, entries, settings, path, watcher).run(None if again else known)
-
-
-def _known(path: Path) -> Comparison | None:
-    """Return the comparison that a file has; what is no comparison is never replaced."""
-    if not os.path.lexists(path):
-        if not path.parent.is_dir():
-            raise StudyError(f"Cannot write {printable(path)}: there is no folder {printable(path.parent)}.")
-        return None
-    try:
-        return load_comparison(path)
-    except StorageError as error:
-        reason = str(error).partition(": ")[2] or str(error)
-        raise StudyError(
-            f"{printable(path)} exists and is not a comparison that could be gone on with ({reason.rstrip('.')}); it is never replaced."
-        ) from None
+        known = known_comparison(path)
+        prepared.recall(None if again else known)
+        return _Comparing(title, prepared, path, watcher).run(None if again else known)
 
 
 @dataclass
@@ -169,51 +136,17 @@ class _Task:
 class _Comparing:
     """The state of a comparison under way."""
 
-    def __init__(
-        self, title: str, entries: Sequence[Entry], settings: Settings, output: Path | None, watcher: Watcher
-    ) -> None:
-        self.title, self.settings, self.output, self.watcher = title or "Solvers compared", settings, output, watcher
-        self.models: dict[str, ComparedModel] = {}
-        self.files: dict[str, Path | None] = {}
-        for entry in entries:
-            self.add(entry)
+    def __init__(self, title: str, prepared: Plan, output: Path | None, watcher: Watcher) -> None:
+        self.title, self.plan, self.output, self.watcher = title or "Solvers compared", prepared, output, watcher
+        self.settings, self.models, self.files = prepared.settings, prepared.models, prepared.files
         self.runs: list[Run] = []
-        self.others: list[Run] = []
-        self.other_models: dict[str, ComparedModel] = {}
         self.sessions: list[Mapping[str, Any]] = []
         self.references: References = References(self.models, Path(), lambda name, more: None, {})
         self._saved, self._cost, self._unsaved, self.unsaved = time.monotonic(), 0.0, False, ""
 
-    def add(self, entry: Entry) -> None:
-        """Take up a model, a QBD with its truncations."""
-        info: Mapping[str, Any] = {}
-        if entry.path is not None:
-            try:
-                info = read_info(entry.path)
-            except CTMCError as error:
-                entry = replace(entry, path=None, message=str(error))
-        model = ComparedModel(
-            entry.name, "" if entry.path is None else str(entry.path), str(info.get("content_hash", "")),
-            entry.family or entry.name, recipe=entry.recipe, message=entry.message, point=dict(entry.point),
-            kind=_kind(info),
-        )  # fmt: skip
-        self.models[entry.name], self.files[entry.name] = model, entry.path
-        for levels in self.settings.levels if model.kind == "QBD" else ():
-            name = f"{entry.name} ({levels} levels)"
-            self.models[name] = replace(model, name=name, levels=levels, kind="Generator")
-            self.files[name] = entry.path
-
     def run(self, known: Comparison | None) -> Comparison:
         settings, watcher = self.settings, self.watcher
         earlier = () if known is None else known.sessions
-        before: dict[str, Run] = {}
-        if known is not None:
-            before = {run.key: run for run in known.runs if run.key and run.status not in ("NOT_RUN", "NO_MODEL")}
-            self.recall(known)
-        plan = list(self.planned())
-        if known is not None:
-            self.keep_others(known, plan)
-        kept = [before.get(run.key) for run in plan]
         self.sessions = list(earlier)
         self.sessions.append(
             manifest(
@@ -222,9 +155,11 @@ class _Comparing:
             )
         )  # fmt: skip
         session = len(self.sessions) - 1
-        self.runs = [replace(run, session=session) if old is None else old for run, old in zip(plan, kept, strict=True)]
-        missing = [place for place, old in enumerate(kept) if old is None]
-        watcher.planned(len(plan), len(plan) - len(missing))
+        missing = self.plan.missing
+        self.runs = list(self.plan.runs)
+        for place in missing:
+            self.runs[place] = replace(self.runs[place], session=session)
+        watcher.planned(len(self.runs), len(self.runs) - len(missing))
         with tempfile.TemporaryDirectory(prefix="ctmc-") as folder, contextlib.ExitStack() as stack:
             wardens = [stack.enter_context(Warden(ATTEMPT, settings.threads)) for _ in range(settings.jobs)]
             self.attempt_all(missing, Path(folder), wardens)
@@ -232,95 +167,6 @@ class _Comparing:
             self.sessions.pop()
         self.save(watcher.stopped())
         return self.result(watcher.stopped())
-
-    def recall(self, known: Comparison) -> None:
-        """Take over what was found out about the same models before."""
-        for name, model in self.models.items():
-            old = known.models.get(name)
-            if old is not None and (old.content_hash, old.levels) == (model.content_hash, model.levels):
-                self.models[name] = replace(
-                    model,
-                    states=old.states,
-                    entries=old.entries,
-                    reference=old.reference,
-                    reference_defect=old.reference_defect,
-                )
-
-    def keep_others(self, known: Comparison, plan: Sequence[Run]) -> None:
-        """Keep runs that were made before and are not asked for now, unless they are about a model that has changed since."""
-        asked = {(run.model, run.label, run.tolerance) for run in plan}
-        for run in known.runs:
-            old, now = known.models[run.model], self.models.get(run.model)
-            same = now is None or (old.content_hash, old.levels) == (now.content_hash, now.levels)
-            if (
-                same
-                and (run.model, run.label, run.tolerance) not in asked
-                and run.status not in ("NOT_RUN", "NO_MODEL")
-            ):
-                self.others.append(run)
-                self.other_models.setdefault(run.model, old)
-
-    def planned(self) -> Iterator[Run]:
-        """Yield every run, before it is made."""
-        settings = self.settings
-        previous: ComparedModel | None = None
-        for name, model in self.models.items():
-            starts = ["cold"]
-            if settings.warm and previous is not None and previous.levels == model.levels:
-                starts.append("warm")
-            for tolerance in settings.tolerances:
-                for solver in settings.solvers:
-                    if settings.every and not self.applies(solver, model):
-                        continue
-                    for start in starts:
-                        asked = self.question(model, solver, tolerance)
-                        asked |= {"start": start if start == "cold" else previous.content_hash if previous else ""}
-                        yield Run(
-                            name, solver, self.tolerance(tolerance), start, key=question_hash(asked),
-                            command=self.command(model, solver, tolerance, start),
-                            status="NO_MODEL" if self.files[name] is None else "NOT_RUN",
-                            message=model.message,
-                        )  # fmt: skip
-            previous = model
-
-    def applies(self, solver: str, model: ComparedModel) -> bool:
-        """Return whether a solver takes models of this kind, and has its library; not all that there are shall be a row everywhere."""
-        kind = registry.make_solver(solver)
-        needs = kind.needs if isinstance(kind.needs, tuple) else (kind.needs,)
-        fits = not model.kind or any(one.__name__ == model.kind for one in needs)
-        return fits and not registry.missing_library(kind)
-
-    def tolerance(self, given: float | None) -> float:
-        if given is not None:
-            return given
-        kind = PROBLEMS[self.settings.problem]
-        return float(inspect.signature(kind).parameters["tolerance"].default)
-
-    def question(self, model: ComparedModel, solver: str, tolerance: float | None) -> dict[str, Any]:
-        """Return everything that two runs must have in common to stand for each other."""
-        settings = self.settings
-        return {
-            "model": model.content_hash, "levels": model.levels, "problem": settings.problem, "question": self.question_asked(),
-            "solver": solver, "tolerance": self.tolerance(tolerance), "repeats": settings.repeats, "threads": settings.threads,
-            "time_limit": settings.time_limit, "memory_limit": settings.memory_limit, "version": project_version(),
-        }  # fmt: skip
-
-    def command(self, model: ComparedModel, solver: str, tolerance: float | None, start: str) -> str:
-        """Return what to type to do one run again."""
-        settings = self.settings
-        parts = ["ctmc compare", quote(model.path), "--solvers", quote(solver)]
-        parts += [] if tolerance is None else ["--tolerances", f"{tolerance:g}"]
-        parts += [] if model.levels is None else ["--levels", str(model.levels)]
-        parts += ["--time-limit", f"{settings.time_limit:g}"]
-        parts += [] if settings.memory_limit is None else ["--memory-limit", str(settings.memory_limit)]
-        parts += [] if settings.threads is None else ["--threads", str(settings.threads)]
-        parts += [] if settings.repeats == 1 else ["--repeats", str(settings.repeats)]
-        parts += [] if settings.problem == "stationary" else ["--problem", settings.problem]
-        for name, value in settings.question.items():
-            values = [value] if isinstance(value, str | int | float) else list(value)
-            many = [str(one) for one in values] if name == "reward" else [",".join(map(str, values))]
-            parts += [text for one in many for text in (f"--{name}", quote(one))]
-        return " ".join(parts) + ("  # from the answer of the model before it" if start == "warm" else "")
 
     # ---- attempts
 
@@ -345,7 +191,7 @@ class _Comparing:
             self.watcher.began(-1, f"{name}, reference")
             return one(self.base(name, None, folder / "reference.json") | dict(more))
 
-        self.references = References(self.models, folder, one_of, self.question_asked())
+        self.references = References(self.models, folder, one_of, self.plan.question_asked())
         for name, places in by_model.items():
             if self.files[name] is None:
                 continue
@@ -380,14 +226,10 @@ class _Comparing:
             limit = free_memory() // settings.jobs
         return {
             "model": str(self.files[name]), "levels": self.models[name].levels, "problem": settings.problem,
-            "settings": self.question_asked(), "solver": solver,
+            "settings": self.plan.question_asked(), "solver": solver,
             "time_limit": settings.time_limit, "memory_limit": limit, "threads": settings.threads,
             "allow_code": settings.allow_code, "answer": str(answer), "loading_limit": max(_LOADING, settings.time_limit),
         }  # fmt: skip
-
-    def question_asked(self) -> dict[str, Any]:
-        """Return what the problem asks beside the tolerance, as JSON takes it."""
-        return {name: _json(value) for name, value in self.settings.question.items()}
 
     def attempt_some(self, tasks: Sequence[_Task], wardens: Sequence[Warden]) -> None:
         """Run tasks, as many at once as there are wardens."""
@@ -450,7 +292,7 @@ class _Comparing:
     # ---- keeping
 
     def result(self, stopped: bool) -> Comparison:
-        runs, models = (*self.runs, *self.others), {**self.other_models, **self.models}
+        runs, models = (*self.runs, *self.plan.others), {**self.plan.other_models, **self.models}
         return Comparison(self.title, self.settings.problem, models, runs, tuple(self.sessions), stopped, self.unsaved)
 
     def save_now_and_then(self) -> None:
@@ -472,18 +314,3 @@ class _Comparing:
         self._unsaved = False
         self._saved = time.monotonic()
         self._cost = self._saved - begin
-
-
-def _kind(info: Mapping[str, Any]) -> str:
-    """Return the class of the model that a file holds, '' where there is none."""
-    kind = info.get("kind", "")
-    if kind == "variant":
-        kind = info["model"]["kind"]
-    return {"qbd": "QBD", "generator": "Generator"}.get(kind, "")
-
-
-def _json(value: Any) -> Any:
-    """Return a value as JSON gives it back; states that are keys become text such as ``0,1,0``."""
-    if isinstance(value, Mapping):
-        value = {",".join(map(str, key)) if isinstance(key, tuple) else str(key): one for key, one in value.items()}
-    return json.loads(json.dumps(value, default=list))

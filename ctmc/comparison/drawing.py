@@ -80,6 +80,8 @@ def shortened(names: Sequence[str], width: int = _LONGEST) -> list[str]:
 def chosen_models(comparison: Comparison, models: Sequence[str] | None) -> tuple[list[str], str]:
     """Return the models that get a panel, and a sentence where that is not all of them.
 
+    Where there are more than fit, the largest of each family, then the next of each, so that a sweep does not take all the room.
+
     Raises
     ------
     UnknownNameError
@@ -89,14 +91,30 @@ def chosen_models(comparison: Comparison, models: Sequence[str] | None) -> tuple
     """
     every = list(dict.fromkeys(run.model for run in comparison.runs)) or [""]
     if models is None:
-        more = f"The first {MOST_PANELS} of {len(every)} models." if len(every) > MOST_PANELS else ""
-        return every[:MOST_PANELS], more
+        if len(every) <= MOST_PANELS:
+            return every, ""
+        chosen = _one_of_each(comparison, every)[:MOST_PANELS]
+        more = (
+            f"{MOST_PANELS} of {len(every)} models, the largest of each family first; 'ctmc plot --name' draws others."
+        )
+        return [name for name in every if name in chosen], more
     for name in models:
         if name not in every:
             raise unknown_name("model in the comparison", name, every)
     if not 1 <= len(models) <= MOST_PANELS:
         raise StudyError(f"models names {len(models)}; allowed are 1 to {MOST_PANELS} in one figure.")
     return list(models), ""
+
+
+def _one_of_each(comparison: Comparison, models: Sequence[str]) -> list[str]:
+    """Return models with the largest of each family in front, these by their sizes, then the second of each, and so on."""
+    families: dict[str, list[tuple[int, int]]] = {}
+    for place, name in enumerate(models):
+        known = comparison.models.get(name)
+        family, states = (known.family or name, known.states or 0) if known else (name, 0)
+        families.setdefault(family, []).append((-states, place))
+    turns = [(turn, *one) for several in families.values() for turn, one in enumerate(sorted(several))]
+    return [models[place] for _, _, place in sorted(turns)]
 
 
 @dataclass(eq=False)

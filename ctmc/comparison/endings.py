@@ -27,7 +27,12 @@ def answer_in(path: Path) -> dict[str, Any] | None:
 
 def meaning(ending: Ending, request: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return status, reason and sentence of an attempt that has left no answer."""
-    where = "while it loaded the model" if ending.phase in ("start", "loading") else "in the solver"
+    places = {
+        "start": "while it loaded the model",
+        "loading": "while it loaded the model",
+        "compiling": "while loops were compiled",
+    }
+    where = places.get(ending.phase, "in the solver")
     if ending.reason == "walltime":
         return (
             "TIME_LIMIT",

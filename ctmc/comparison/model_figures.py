@@ -23,7 +23,7 @@ from ctmc.comparison.drawing import (
     say,
 )
 from ctmc.comparison.profiles import MEASURES, check_measure, cost, costs
-from ctmc.comparison.runs import Comparison, Run
+from ctmc.comparison.runs import NOT_APPLICABLE, Comparison, Run
 from ctmc.comparison.trends import trade_off
 
 PER_MODEL = ("defect", "work-precision", "pareto")
@@ -68,7 +68,7 @@ def draw_defect(
     check_measure(measure, MEASURES[:2])
     shown, more = chosen_models(comparison, models)
     left_out = costs(comparison, measure).left_out
-    look = looks(comparison, [label for label in comparison.labels if label not in left_out])
+    look = looks(comparison, _labels(comparison, shown, left_out))
     title = f"{comparison.title}: defect against {BY[measure]}"
     crosses = any(run.model in shown and run.label in look and not run.converged for run in comparison.runs)
     note = "Cross: the defect of a run without a certified answer." if crosses else ""
@@ -77,16 +77,13 @@ def draw_defect(
         runs = [run for run in comparison.runs if run.model == model and run.label in look]
         tolerance = min((run.tolerance for run in runs), default=0.0)
         drawn = [_draw_history(axes, run, measure, look[run.label]) for run in runs if run.tolerance == tolerance]
-        if not any(drawn):
-            say(axes, "No run has a defect to show.")
+        if not _scaled(sheet, axes, any(drawn), "No run has a defect to show."):
             continue
         axes.axhline(tolerance, color="0.5", linewidth=0.8)
         axes.annotate(
             "tolerance", (0.01, tolerance), xycoords=("axes fraction", "data"), xytext=(0, 2), textcoords="offset points",
             ha="left", fontsize=8, color="0.35",
         )  # fmt: skip
-        logarithmic(axes.xaxis, most=7 - sheet.columns)
-        logarithmic(axes.yaxis)
     sheet.outer_labels(UNITS[measure], "defect")
     return sheet.finish(path)
 
@@ -145,34 +142,21 @@ def draw_work_precision(
     check_measure(measure)
     check_measure(precision, ("defect", "distance"))
     shown, more = chosen_models(comparison, models)
-    table = costs(comparison, measure)
-    look = looks(comparison, table.labels)
+    left_out = costs(comparison, measure).left_out
+    look = looks(comparison, _labels(comparison, shown, left_out))
     title = f"{comparison.title}: {BY[measure]} against {UNITS[precision]}"
-    sheet = Sheet(_with_model(title, shown), shown, look, notes=(more, left_out_note(table.left_out)))
+    sheet = Sheet(_with_model(title, shown), shown, look, notes=(more, left_out_note(left_out)))
     for axes, model in zip(sheet.axes, shown, strict=False):
-        drawn = False
-        for label in table.labels:
-            points = []
-            for run in comparison.runs:
-                reached = getattr(run, precision)
-                if (
-                    run.model == model
-                    and run.label == label
-                    and reached is not None
-                    and np.isfinite(cost(run, measure))
-                ):
-                    points.append(
-                        (run.tolerance, max(reached, LEAST[precision]), in_units(cost(run, measure), measure))
-                    )
-            if points:
-                _, x, y = zip(*sorted(points), strict=True)
-                axes.plot(x, y, linewidth=1.2, markersize=MARKER_SIZE, **look[label])
-                drawn = True
-        if not drawn:
-            say(axes, NOTHING)
-            continue
-        logarithmic(axes.xaxis, most=7 - sheet.columns)
-        logarithmic(axes.yaxis)
+        points: dict[str, list[tuple[float, float, float]]] = {}
+        for run in comparison.runs:
+            reached, paid = getattr(run, precision), cost(run, measure)
+            if run.model == model and run.label in look and reached is not None and np.isfinite(paid):
+                place = run.tolerance, max(reached, LEAST[precision]), in_units(paid, measure)
+                points.setdefault(run.label, []).append(place)
+        for label, places in points.items():
+            _, x, y = zip(*sorted(places), strict=True)
+            axes.plot(x, y, linewidth=1.2, markersize=MARKER_SIZE, **look[label])
+        _scaled(sheet, axes, bool(points))
     sheet.outer_labels(UNITS[precision], UNITS[measure])
     return sheet.finish(path)
 
@@ -221,9 +205,6 @@ def draw_pareto(
     note = "Gray line: the front, with no run better in both; runs off the front are hollow." if drawn else ""
     sheet = Sheet(_with_model(title, shown), shown, look, notes=(note, more, left_out_note(left_out)))
     for axes, found in zip(sheet.axes, points.values(), strict=False):
-        if not found:
-            say(axes, NOTHING)
-            continue
         places = [
             tuple(max(in_units(value, name), LEAST[name]) for value, name in ((point.x, measure), (point.y, against)))
             for point in found
@@ -234,8 +215,8 @@ def draw_pareto(
             axes.plot(
                 *place, markersize=5, markerfacecolor=face, zorder=3 if point.best else 2, **look[point.run.label]
             )
-        logarithmic(axes.xaxis, most=7 - sheet.columns)
-        logarithmic(axes.yaxis)
+        if not _scaled(sheet, axes, bool(found)):
+            continue
         # the front goes on to the edges: what lies above it and to the right of it is beaten
         limits = axes.axis()
         corners = [(front[0][0], limits[3]), *front, (limits[1], front[-1][1])]
@@ -243,6 +224,22 @@ def draw_pareto(
         axes.axis(limits)
     sheet.outer_labels(UNITS[measure], UNITS[against])
     return sheet.finish(path)
+
+
+def _scaled(sheet: Sheet, axes: Any, drawn: bool, nothing: str = NOTHING) -> bool:
+    """Make the axes of a panel logarithmic once something is drawn, else say why it is empty; return which."""
+    if drawn:
+        logarithmic(axes.xaxis, most=7 - sheet.columns)
+        logarithmic(axes.yaxis)
+    else:
+        say(axes, nothing)
+    return drawn
+
+
+def _labels(comparison: Comparison, models: Sequence[str], left_out: Sequence[str]) -> list[str]:
+    """Return the solvers that were tried on these models, in order, without those that are left out."""
+    tried = {run.label for run in comparison.runs if run.model in models and run.status not in NOT_APPLICABLE}
+    return [label for label in comparison.labels if label in tried and label not in left_out]
 
 
 def _with_model(title: str, models: Sequence[str]) -> str:

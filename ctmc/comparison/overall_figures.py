@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ from ctmc.comparison.drawing import (
 )
 from ctmc.comparison.profiles import TARGETS, Steps, costs, performance_profile, quantiles, targets_reached
 from ctmc.comparison.runs import Comparison
-from ctmc.comparison.trends import growth
+from ctmc.comparison.trends import growth, several_sizes
 
 
 def draw_profile(comparison: Comparison, path: Any = None, *, measure: str = "seconds") -> Any:
@@ -100,11 +101,7 @@ def _draw_shares(
     first: float | None,
 ) -> Any:
     """Draw step functions, with the numbers of cases that come true in the legend."""
-    look = looks(comparison, [steps.label for steps in found])
-    captions = {steps.label: f"({len(steps.values)} of {steps.total})" for steps in found}
-    notes = (left_out_note(costs(comparison, measure).left_out),)
-    sheet = Sheet(f"{comparison.title}: {title}", ("",), look, captions, notes)
-    (axes,) = sheet.axes
+    sheet, axes, look = _sheet(comparison, found, measure, title)
     values = np.concatenate([[], *(steps.values for steps in found)])
     if not values.size:
         say(axes, NOTHING)
@@ -127,6 +124,21 @@ def _draw_shares(
         axes.set_ylim(-0.02, 1.03)
     sheet.outer_labels(x, y)
     return sheet.finish(path)
+
+
+def _sheet(
+    comparison: Comparison, found: Sequence[Steps], measure: str, title: str
+) -> tuple[Sheet, Any, dict[str, dict[str, Any]]]:
+    """Return a sheet of one panel, the panel, and the looks of the solvers, with the numbers of cases in the legend."""
+    look = looks(comparison, [steps.label for steps in found])
+    captions = {steps.label: f"({len(steps.values)} of {steps.total})" for steps in found}
+    table = costs(comparison, measure)
+    taken = Counter(run.label for run in comparison.runs if run.status != "REFUSED")
+    everywhere = all(taken[label] >= len(table.problems) for label in look)
+    note = "" if everywhere else "A model that a solver does not take counts as not solved."
+    notes = (note, left_out_note(table.left_out))
+    sheet = Sheet(f"{comparison.title}: {title}", ("",), look, captions, notes)
+    return sheet, sheet.axes[0], look
 
 
 def draw_quantiles(comparison: Comparison, path: Any = None, *, measure: str = "seconds") -> Any:
@@ -154,11 +166,7 @@ def draw_quantiles(comparison: Comparison, path: Any = None, *, measure: str = "
 
     begin(path)
     found = quantiles(comparison, measure)
-    look = looks(comparison, [steps.label for steps in found])
-    captions = {steps.label: f"({len(steps.values)} of {steps.total})" for steps in found}
-    notes = (left_out_note(costs(comparison, measure).left_out),)
-    sheet = Sheet(f"{comparison.title}: problems solved, in order of {BY[measure]}", ("",), look, captions, notes)
-    (axes,) = sheet.axes
+    sheet, axes, look = _sheet(comparison, found, measure, f"problems solved, in order of {BY[measure]}")
     for steps in found:
         order = np.arange(1, len(steps.values) + 1)
         values = [in_units(value, measure) for value in steps.values]
@@ -208,7 +216,8 @@ def draw_scaling(
     dashes = looks(comparison, [one.label for one in found])
     captions = {one.label: _exponent(one.exponent, one.standard_error) for one in found}
     fitted = any(one.exponent is not None for one in found)
-    note = "Behind a name: the exponent of the states in the fitted power, ± its standard error."
+    note = "Behind a name: the exponent of the states, ± its standard error"
+    note += "; lines: families of several sizes." if several_sizes(comparison) else "."
     if not fitted:
         note = "Models of one size only, so there is nothing to fit." if found else ""
     notes = (note, left_out_note(costs(comparison, measure).left_out))
@@ -217,9 +226,8 @@ def draw_scaling(
     for one in found:
         values = np.array([max(in_units(value, measure), LEAST[measure]) for value in one.values])
         axes.plot(one.states, values, markersize=MARKER_SIZE, **look[one.label])
-        if one.exponent is not None and one.factor is not None:
-            ends = one.states[[0, -1]]
-            line = [in_units(one.factor * end**one.exponent, measure) for end in ends]
+        for ends, costs_there in one.lines:
+            line = [in_units(value, measure) for value in costs_there]
             axes.plot(ends, line, linewidth=1.2, **(dashes[one.label] | {"marker": "none"}))
     if found:
         logarithmic(axes.xaxis)

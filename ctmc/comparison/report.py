@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,8 @@ class Trouble:
     label, status, reason, message : str
         The message of the first.
     runs : tuple of Run
+    families : mapping of str to str
+        Of models.
     """
 
     label: str
@@ -72,13 +74,19 @@ class Trouble:
     reason: str
     message: str
     runs: tuple[Run, ...]
+    families: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def models(self) -> str:
-        """The models, as far as there is room."""
-        names = list(dict.fromkeys(run.model for run in self.runs))
-        more = len(names) - 4
-        return ", ".join(names) if more <= 1 else ", ".join(names[:4]) + f" and {more} more"
+        """The models, as far as there is room; several of one family by its name."""
+        found: dict[str, list[str]] = {}
+        for run in self.runs:
+            names = found.setdefault(self.families.get(run.model, run.model), [])
+            if run.model not in names:
+                names.append(run.model)
+        parts = [names[0] if len(names) == 1 else f"{len(names)} models of {family}" for family, names in found.items()]
+        more = len(parts) - 4
+        return ", ".join(parts) if more <= 1 else ", ".join(parts[:4]) + f" and {more} more"
 
 
 def troubles(comparison: Comparison) -> tuple[Trouble, ...]:
@@ -90,11 +98,13 @@ def troubles(comparison: Comparison) -> tuple[Trouble, ...]:
     >>> [(one.status, one.models) for one in troubles(Comparison("", "stationary", {}, runs))]
     [('STAGNATED', 'a, b, c')]
     """
+    families = {name: model.family or name for name, model in comparison.models.items()}
     found: dict[tuple[str, str, str], list[Run]] = {}
     for run in comparison.failures:
         found.setdefault((run.status, run.reason, run.label), []).append(run)
     grouped = [
-        Trouble(label, status, reason, runs[0].message, tuple(runs)) for (status, reason, label), runs in found.items()
+        Trouble(label, status, reason, runs[0].message, tuple(runs), families)
+        for (status, reason, label), runs in found.items()
     ]
     return tuple(sorted(grouped, key=lambda one: -len(one.runs)))
 

@@ -25,6 +25,10 @@ class Entry:
     family, recipe, point
         As in `ComparedModel`.
     message : str
+    kind : str
+        ``Generator`` or ``QBD`` where it is known without a file.
+    unbuilt : bool
+        There will be a file, once it has been built.
     """
 
     name: str
@@ -33,6 +37,8 @@ class Entry:
     recipe: str = ""
     point: Mapping[str, Any] = field(default_factory=dict)
     message: str = ""
+    kind: str = ""
+    unbuilt: bool = False
 
 
 @dataclass(frozen=True)

@@ -66,22 +66,48 @@ class Record:
 
 
 @dataclass(frozen=True)
+class Rank:
+    """How a solver has done on the problems of a family, by one of `COSTS`.
+
+    Attributes
+    ----------
+    label : str
+    solved : int
+        Problems with an answer that counts.
+    wins : int
+    ratio : float
+        Median over them of its cost to the best one.
+    """
+
+    label: str
+    solved: int
+    wins: int
+    ratio: float
+
+
+@dataclass(frozen=True)
 class Family:
-    """How often which solver has won on the problems of a family.
+    """Which solvers to take for the problems of a family, and which not.
 
     Attributes
     ----------
     name : str
+        Truncations of a QBD are a family of their own, as other solvers take them.
     problems, solved : int
         All, and those with a certified answer.
-    leaders : tuple of (str, int, int)
-        By each of `COSTS`: the solver with most wins ('' where nobody won), its wins, and the number of problems that have a winner.
+    models : tuple of str
+    ranks : tuple of tuple of Rank
+        By each of `COSTS`: those that solve most problems first, then those with the smallest ratio.
+    unsolved : tuple of (str, int)
+        Solvers that were tried and did not answer: on how many problems, the most first.
     """
 
     name: str
     problems: int
     solved: int
-    leaders: tuple[tuple[str, int, int], ...]
+    models: tuple[str, ...]
+    ranks: tuple[tuple[Rank, ...], ...]
+    unsolved: tuple[tuple[str, int], ...]
 
 
 def cost(run: Run, measure: str) -> float:
@@ -176,37 +202,53 @@ def records(comparison: Comparison) -> tuple[Record, ...]:
 
 
 def families(comparison: Comparison) -> tuple[Family, ...]:
-    """Return who leads in every family of models, in order.
+    """Return how the solvers rank in every family of models, in order.
 
     Examples
     --------
-    >>> run = Run("queue", "gth", 1e-8, status="CONVERGED", seconds=(2.0,))
-    >>> [one.leaders for one in families(Comparison("", "stationary", {}, (run,)))]
-    [(('gth', 1, 1), ('', 0, 0))]
+    >>> fast, slow = (Run("queue", s, 1e-8, status="CONVERGED", seconds=(t,)) for s, t in (("gth", 2.0), ("gmres", 5.0)))
+    >>> (family,) = families(Comparison("", "stationary", {}, (slow, fast)))
+    >>> [(rank.label, rank.wins, rank.ratio) for rank in family.ranks[0]]
+    [('gth', 1, 1.0), ('gmres', 0, 2.5)]
     """
-    solved: dict[str, list[bool]] = {}
+    found: dict[str, list[list[Run]]] = {}
     for (model, _), runs in by_problem(comparison).items():
-        answered = any(run.converged and not run.disagrees for run in runs)
-        solved.setdefault(_family(comparison, model), []).append(answered)
-    wins: dict[tuple[str, str], Counter[str]] = {}
+        found.setdefault(_family(comparison, model), []).append(runs)
+    return tuple(_of_family(name, several) for name, several in found.items())
+
+
+def _of_family(name: str, problems: Sequence[Sequence[Run]]) -> Family:
+    ranks = []
     for measure in COSTS:
-        for place in places(comparison, measure):
-            wins.setdefault((_family(comparison, place.model), measure), Counter()).update([place.best])
-    return tuple(
-        Family(name, len(answers), sum(answers), tuple(_leader(wins[name, measure]) for measure in COSTS))
-        for name, answers in solved.items()
+        ratios: dict[str, list[float]] = {}
+        wins: Counter[str] = Counter()
+        for runs in problems:
+            paid = {run.label: own for run in runs if (own := cost(run, measure)) < math.inf}
+            least = min(paid.values(), default=0.0)
+            wins.update([label for label, own in paid.items() if own == least][:1])
+            for label, own in paid.items():
+                ratios.setdefault(label, []).append(own / least if least else 1.0)
+        every = [Rank(label, len(own), wins[label], statistics.median(own)) for label, own in ratios.items()]
+        ranks.append(tuple(sorted(every, key=lambda one: (-one.solved, one.ratio, -one.wins))))
+    answered = [{run.label for run in runs if run.converged and not run.disagrees} for runs in problems]
+    unsolved = Counter(
+        run.label
+        for runs, good in zip(problems, answered, strict=True)
+        for run in runs
+        if run.label not in good and run.status not in (*NOT_APPLICABLE, *NOT_ATTEMPTED, "NO_MODEL")
+    )
+    models = dict.fromkeys(run.model for runs in problems for run in runs)
+    return Family(
+        name, len(problems), sum(map(bool, answered)), tuple(models), tuple(ranks), tuple(unsolved.most_common())
     )
 
 
 def _family(comparison: Comparison, model: str) -> str:
     known = comparison.models.get(model)
-    return known.family or model if known else model
-
-
-def _leader(wins: Counter[str]) -> tuple[str, int, int]:
-    won = Counter({label: number for label, number in wins.items() if label})
-    leader, number = won.most_common(1)[0] if won else ("", 0)
-    return leader, number, won.total()
+    if known is None:
+        return model
+    name = known.family or model
+    return name if known.levels is None else f"{name} ({known.levels} levels)"
 
 
 def _median(values: Sequence[float]) -> float | None:

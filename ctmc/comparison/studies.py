@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
@@ -23,6 +24,7 @@ def entries_of_study(
     news: Callable[[str], object] = lambda text: None,
     stopped: Callable[[], bool] = lambda: False,
     rebuild: bool = False,
+    dry: bool = False,
 ) -> Iterator[Entry]:
     """Yield the models that a study compares on; one that cannot be built is an entry that says why.
 
@@ -35,6 +37,8 @@ def entries_of_study(
     news, stopped : callable
         As `ctmc.study.models.Supply` takes them.
     rebuild : bool
+    dry : bool
+        Build and read nothing; what the store does not have is then an entry without a file.
     """
     supply = Supply(store, rebuild=rebuild, news=news, stopped=stopped)
     for name in study.compare.models if study.compare is not None else ():
@@ -49,16 +53,25 @@ def entries_of_study(
             if model.file is not None:
                 source = Path(study.source)
                 path = (source.parent if source.is_file() else Path()) / model.file
+                if dry and format_of(path).name != OWN:
+                    yield Entry(name, None, family, recipe, model.point, unbuilt=True)
+                    continue
                 supplied = supply.given(path)
             else:
-                supplied = supply.get(name, model.builder, registry.prepare(model.builder, **model.parameters))
+                prepared = registry.prepare(model.builder, **model.parameters)
+                if dry and supply.plan(prepared).path is None:
+                    yield Entry(
+                        name, None, family, recipe, model.point, kind=_kind_built_by(model.builder), unbuilt=True
+                    )
+                    continue
+                supplied = supply.get(name, model.builder, prepared)
             assert supplied.path is not None
             yield Entry(name, supplied.path.resolve(), family, recipe, model.point)
         except CTMCError as error:
             yield Entry(name, None, family, recipe, model.point, str(error))
 
 
-def entries_of_files(paths: Sequence[str], store: Callable[[], Store]) -> Iterator[Entry]:
+def entries_of_files(paths: Sequence[str], store: Callable[[], Store], *, dry: bool = False) -> Iterator[Entry]:
     """Yield entries for model files of any format; those of other programs are read once, into a store.
 
     Parameters
@@ -66,6 +79,8 @@ def entries_of_files(paths: Sequence[str], store: Callable[[], Store]) -> Iterat
     paths : sequence of str
     store : callable
         Returns the store; asked only if a file is not of our own format.
+    dry : bool
+        Read no file of another format; it is then an entry without a file.
     """
     names: set[str] = set()
     for path in map(Path, paths):
@@ -75,12 +90,22 @@ def entries_of_files(paths: Sequence[str], store: Callable[[], Store]) -> Iterat
             if format_of(path).name == OWN:
                 yield Entry(name, path.resolve())
                 continue
+            if dry:
+                yield Entry(name, None, unbuilt=True)
+                continue
             supply = Supply(store(), rebuild=False, news=lambda text: None, stopped=lambda: False)
             supplied = supply.given(path)
             assert supplied.path is not None
             yield Entry(name, supplied.path.resolve())
         except CTMCError as error:
             yield Entry(name, None, message=str(error))
+
+
+def _kind_built_by(builder: str) -> str:
+    """Return the class of the models of a builder as it is declared, '' where that leaves it open."""
+    declared = inspect.signature(registry.builder(builder)).return_annotation
+    name = declared if isinstance(declared, str) else getattr(declared, "__name__", "")
+    return name if name in ("Generator", "QBD") else ""
 
 
 def build_command(model: StudyModel) -> str:

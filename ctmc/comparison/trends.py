@@ -35,22 +35,26 @@ class Point:
 class Growth:
     """How the cost of a solver grows: cost = factor * states ** exponent, fitted by least squares of the logarithms.
 
+    Every family of models has a factor of its own, as a state of one costs more than a state of another; the exponent is common.
+
     Attributes
     ----------
     label : str
     states, values : ndarray
         Sorted by states.
-    exponent, factor : float or None
+    exponent : float or None
         None where there are fewer than two different numbers of states.
+    lines : tuple of ((float, float), (float, float))
+        For each family of several sizes its fewest and most states, and the fitted costs there.
     standard_error : float or None
-        Of the exponent; None where there are fewer than three points, which any line of two parameters may meet.
+        Of the exponent; None where there is no more than a point for each number that is fitted, so that any points may be met.
     """
 
     label: str
     states: np.ndarray
     values: np.ndarray
     exponent: float | None
-    factor: float | None
+    lines: tuple[tuple[tuple[float, float], tuple[float, float]], ...]
     standard_error: float | None
 
 
@@ -111,6 +115,8 @@ def trade_off(
 def growth(comparison: Comparison, measure: str = "seconds", tolerance: float | None = None) -> tuple[Growth, ...]:
     """Return for each solver how its cost grows with the number of states.
 
+    Where no family has models of two sizes, all models count as one.
+
     Parameters
     ----------
     comparison : Comparison
@@ -139,7 +145,8 @@ def growth(comparison: Comparison, measure: str = "seconds", tolerance: float | 
         tolerance = tolerances[0] if tolerances else 0.0
     elif tolerance not in tolerances:
         raise StudyError(f"tolerance is {tolerance!r}; in the comparison are {', '.join(map(repr, tolerances))}.")
-    found: dict[str, list[tuple[float, float]]] = {label: [] for label in table.labels}
+    together = not several_sizes(comparison)
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {label: {} for label in table.labels}
     for run in comparison.runs:
         model = comparison.models.get(run.model)
         paid = cost(run, measure)
@@ -150,21 +157,43 @@ def growth(comparison: Comparison, measure: str = "seconds", tolerance: float | 
             and model.states
             and 0 < paid < math.inf
         ):
-            found[run.label].append((float(model.states), paid))
-    return tuple(_fitted(label, sorted(points)) for label, points in found.items() if points)
+            family = "" if together else model.family or model.name
+            found[run.label].setdefault(family, []).append((float(model.states), paid))
+    return tuple(_fitted(label, list(families.values())) for label, families in found.items() if families)
 
 
-def _fitted(label: str, points: Sequence[tuple[float, float]]) -> Growth:
-    states, values = np.array(points).T
-    if len(set(states.tolist())) < 2:
-        return Growth(label, states, values, None, None, None)
-    x, y = np.log(states), np.log(values)
-    centred = x - x.mean()
-    squares = float(centred @ centred)
-    exponent = float(centred @ y) / squares
-    constant = float(y.mean() - exponent * x.mean())
-    error = None
-    if len(points) > 2:
-        left = y - constant - exponent * x
-        error = math.sqrt(float(left @ left) / (len(points) - 2) / squares)
-    return Growth(label, states, values, exponent, math.exp(constant), error)
+def several_sizes(comparison: Comparison) -> bool:
+    """Return whether there is a family with models of different sizes, which growth is then fitted within.
+
+    Examples
+    --------
+    >>> from ctmc.comparison.runs import ComparedModel
+    >>> models = {name: ComparedModel(name, family="queue", states=n) for name, n in (("small", 10), ("large", 90))}
+    >>> several_sizes(Comparison("", "stationary", models, ()))
+    True
+    """
+    sizes: dict[str, set[int]] = {}
+    for model in comparison.models.values():
+        if model.states:
+            sizes.setdefault(model.family or model.name, set()).add(model.states)
+    return any(len(found) > 1 for found in sizes.values())
+
+
+def _fitted(label: str, families: Sequence[Sequence[tuple[float, float]]]) -> Growth:
+    states, values = np.array(sorted(point for points in families for point in points)).T
+    fitted = [np.array(points).T for points in families if len({size for size, _ in points}) > 1]
+    if not fitted:
+        return Growth(label, states, values, None, (), None)
+    logarithms = [np.log(points) for points in fitted]
+    x, y = np.hstack([one - one.mean(axis=1, keepdims=True) for one in logarithms])
+    squares = float(x @ x)
+    exponent = float(x @ y) / squares
+    free = len(x) - len(fitted) - 1
+    left = y - exponent * x
+    error = math.sqrt(float(left @ left) / free / squares) if free > 0 else None
+    lines = []
+    for sizes, paid in logarithms:
+        ends = float(sizes.min()), float(sizes.max())
+        low, high = (math.exp(float(paid.mean()) + exponent * (end - float(sizes.mean()))) for end in ends)
+        lines.append(((math.exp(ends[0]), math.exp(ends[1])), (low, high)))
+    return Growth(label, states, values, exponent, tuple(lines), error)

@@ -20,6 +20,7 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 from ctmc.comparison.groups import memory_group
@@ -178,7 +179,7 @@ def _become(work: Any, request: dict[str, Any], told: int, out: int) -> None:
         os._exit(code)
 
 
-def _patience(request: dict[str, Any], phase: str) -> float:
+def patience(request: Mapping[str, Any], phase: str) -> float:
     """Return the seconds that a phase may take; a solver gets some more than its limit, at which it should stop by itself."""
     limit = float(request.get("time_limit") or math.inf)
     if phase.startswith("solve"):
@@ -228,7 +229,7 @@ def _watch(child: int, request: dict[str, Any], told: int, out: int, begin: floa
         peak, grown = max(peak, resident + beside[0]), max(grown, allocated + beside[1] - base)
         if room is not None and grown > room:
             reason = "memory"
-        elif now - since > _patience(request, phase):
+        elif now - since > patience(request, phase):
             reason = "walltime"
         if reason:
             os.kill(child, signal.SIGKILL)

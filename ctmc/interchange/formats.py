@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,8 @@ class Format:
         Has ``read(path)``, which runs in a child process, and ``write(path, model, overwrite=..)``; imported when used.
     begins : callable
         Whether the first bytes of a file are those of the format.
+    options : mapping of str to object
+        What ``write`` is called with besides.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Format:
     carries: str
     module: str
     begins: Callable[[bytes], bool]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 FORMATS = {
@@ -127,6 +130,21 @@ FORMATS = {
             "the generator alone",
             "ctmc.interchange.matrix_market",
             lambda head: head[:14].lower() == b"%%matrixmarket",
+        ),
+        Format(
+            "petsc",
+            (".petsc",),
+            "the generator alone, as MatLoad of PETSc reads it; reads indices of 32 and 64 bits and writes 32",
+            "ctmc.interchange.petsc",
+            lambda head: head.startswith((b"\x00\x12\x7b\x50", b"\0\0\0\0\x00\x12\x7b\x50")),
+        ),
+        Format(
+            "petsc-64",
+            (),
+            "the same with indices of 64 bits, for a PETSc that is configured with them",
+            "ctmc.interchange.petsc",
+            lambda head: False,  # petsc reads both
+            {"indices": 64},
         ),
     )
 }
@@ -214,7 +232,8 @@ def write(
 
         save(path, model, overwrite=overwrite)
         return _not_stored(model)
-    lost: list[str] = importlib.import_module(chosen.module).write(path, model, overwrite=overwrite)
+    module = importlib.import_module(chosen.module)
+    lost: list[str] = module.write(path, model, overwrite=overwrite, **chosen.options)
     return lost
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from ctmc.errors import printable
+from ctmc.errors import StorageError, printable
 from ctmc.interchange.text import Block, Layout, TextFile
 from ctmc.model.distribution import Distribution
 from ctmc.model.generator import Generator
@@ -128,13 +128,31 @@ def read_moves(
 
 def by_target(sources: np.ndarray, targets: np.ndarray, rates: np.ndarray, size: int) -> Moves:
     """Return transitions that are given by ascending source, each once; shapes (m,)."""
+    return in_two_passes(lambda: iter([(sources, targets, rates)]), size)
+
+
+def in_two_passes(blocks: Callable[[], Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]], size: int) -> Moves:
+    """Return transitions of which `blocks` yields sources, targets and rates, by ascending source, each once.
+
+    It is called twice, so that nothing but the result is held.
+
+    Raises
+    ------
+    StorageError
+        The second time they are not those of the first.
+    """
     into, loops = np.zeros(size, dtype=np.int64), np.zeros(size)
-    _count(sources, targets, rates, into, loops)
+    for sources, targets, rates in blocks():
+        _count(sources, targets, rates, into, loops)
     indptr = np.zeros(size + 1, dtype=np.int64)
     np.cumsum(into, out=indptr[1:])
     found = np.empty(indptr[-1], dtype=np.int32 if size <= np.iinfo(np.int32).max else np.int64)
-    values = np.empty(len(found))
-    _fill(sources, targets, rates, indptr, indptr[:-1].copy(), found, values)
+    values, filled = np.empty(len(found)), indptr[:-1].copy()
+    bad = -1
+    for sources, targets, rates in blocks():
+        bad = max(bad, _fill(sources, targets, rates, indptr, filled, found, values))
+    if bad >= 0 or not np.array_equal(filled, indptr[1:]):
+        raise StorageError("the transitions have changed while they were read")
     return Moves(FloatTransitions(indptr, found, values), loops)
 
 

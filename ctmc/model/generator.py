@@ -436,6 +436,24 @@ class Generator(Summarised):
         """The processes that share the model: one."""
         return ALONE
 
+    @property
+    def begin(self) -> int:
+        """Position of the first state of this rank among all."""
+        return 0
+
+    @property
+    def held(self) -> int:
+        """Number of states that `row_slabs` speak of: those of this rank, and sources that others have."""
+        return self.size
+
+    def positions_of(self, sources: np.ndarray) -> np.ndarray:
+        """Return the positions among all states of sources as `row_slabs` number them."""
+        return sources
+
+    def collected(self, held: np.ndarray) -> np.ndarray:
+        """Return what was added up for each state of `held`, where it belongs; shape (n,)."""
+        return held
+
     def state_slabs(self) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield (slice of positions, states there), a slab at a time, in order."""
         return self.space.slabs()

@@ -18,8 +18,7 @@ _ENTRIES = 1 << 20
 
 
 def _earned(chain: Generator, reward: Reward) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield (sources, targets, rates, impulses) of the transitions, some at a time."""
-    _refuse_shared(chain, reward)
+    """Yield (sources, targets, rates, impulses) of the transitions, some at a time; states as `Generator.row_slabs` numbers them."""
     impulse = reward.impulse
     if impulse is not None and not callable(impulse) and len(impulse) != chain.entries:
         raise ModelError(
@@ -37,7 +36,8 @@ def _earned(chain: Generator, reward: Reward) -> Iterator[tuple[np.ndarray, np.n
             targets = slab.begin + np.repeat(np.arange(first, last), np.diff(indptr[first : last + 1]))
             rates = slab_rates(slab, chosen)
             if callable(impulse):
-                values = np.asarray(impulse(chain.space.states(sources), chain.space.states(targets)), dtype=np.float64)
+                ends = chain.space.states(chain.positions_of(sources)), chain.space.states(chain.begin + targets)
+                values = np.asarray(impulse(*ends), dtype=np.float64)
                 if values.shape != sources.shape or not np.isfinite(values).all():
                     raise ModelError(
                         f"impulse of reward {reward.description!r} gives an array of shape {values.shape} for {len(sources)} "
@@ -50,21 +50,12 @@ def _earned(chain: Generator, reward: Reward) -> Iterator[tuple[np.ndarray, np.n
             first = last
 
 
-def _refuse_shared(chain: Generator, reward: Reward) -> None:
-    if chain.shared:
-        raise ModelError(
-            f"reward {reward.description!r} is earned at events, and the model is shared by {chain.ranks.count} ranks; allowed are "
-            "rewards of states, or one process."
-        )
-
-
 def _loops(chain: Generator, reward: Reward) -> np.ndarray:
     """Return the rate of events that earn 1 and leave the state as it is; shape (n,)."""
-    _refuse_shared(chain, reward)
     found = np.zeros(chain.size)
     if reward.self_loops is None:
         return found
-    for positions, states in chain.space.slabs():
+    for positions, states in chain.state_slabs():
         given = reward.self_loops(states) if callable(reward.self_loops) else reward.self_loops[positions]
         rates = np.asarray(given, dtype=np.float64)
         if rates.shape != (len(states),) or not np.isfinite(rates).all() or (rates < 0).any():
@@ -105,8 +96,10 @@ def impulse_rates(chain: Generator, reward: Reward, power: int = 1) -> np.ndarra
     """
     found = _loops(chain, reward)
     if reward.impulse is not None:
+        earned = np.zeros(chain.held)
         for sources, _, rates, values in _earned(chain, reward):
-            found += np.bincount(sources, weights=rates * values**power, minlength=chain.size)
+            earned += np.bincount(sources, weights=rates * values**power, minlength=chain.held)
+        found += chain.collected(earned)
     return found
 
 
@@ -118,6 +111,11 @@ def impulse_matrix(chain: Generator, reward: Reward, power: int = 1) -> csr_arra
     ModelError
         If it does not fit the memory limit.
     """
+    if chain.shared:
+        raise ModelError(
+            f"two and more moments of reward {reward.description!r}, which is earned at events, are asked for, and "
+            f"{chain.ranks.count} ranks share the model; allowed is one moment, or one process."
+        )
     found = csr_array(dia_array((_loops(chain, reward)[None], [0]), shape=(chain.size,) * 2))
     if reward.impulse is not None:
         require_memory("the matrix of impulses", 40 * chain.entries, states=chain.size, entries=chain.entries)
@@ -134,7 +132,7 @@ def largest_impulse(chain: Generator, reward: Reward) -> float:
     if reward.impulse is not None:
         for _, _, _, values in _earned(chain, reward):
             largest = max(largest, float(np.abs(values).max(initial=0.0)))
-    return largest
+    return float(chain.ranks.largest(largest))
 
 
 def reward_rates(chain: Generator, reward: Reward) -> np.ndarray:

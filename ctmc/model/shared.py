@@ -79,14 +79,30 @@ class SharedGenerator(Generator):
             raise ModelError(f"the rates out of state {self._name(int(np.argmin(np.isfinite(sums))))} sum to infinity.")
         return sums
 
+    @property
+    def held(self) -> int:
+        """Number of own states and ghosts."""
+        return self.size + self.ghosts.count
+
+    def positions_of(self, sources: np.ndarray) -> np.ndarray:
+        """Return the positions among all states of own states and ghosts."""
+        ghosts = self.ghosts.wanted
+        if not len(ghosts):
+            return sources + self.begin
+        return np.where(sources < self.size, sources + self.begin, ghosts[np.maximum(sources - self.size, 0)])
+
+    def collected(self, held: np.ndarray) -> np.ndarray:
+        """Give what was added up for ghosts to their owners; all ranks together.  Overwrites `held`."""
+        self.ghosts.give_back(held)
+        return held[: self.size].copy()
+
     def added_up(self, loop: Callable[..., Any], *vectors: np.ndarray) -> np.ndarray:
         """Do what `Generator.added_up` does for the own states; all ranks together."""
         (slab,) = self.row_slabs()
         everywhere = [self.ghosts.extended(vector).copy() for vector in vectors]
-        found = np.zeros(self.size + self.ghosts.count)
+        found = np.zeros(self.held)
         loop(*slab, *everywhere, found)
-        self.ghosts.give_back(found)
-        return found[: self.size].copy()
+        return self.collected(found)
 
     def _name(self, position: int) -> str:
         return f"{self.begin + position} {tuple(self.space.states(self.begin + position).tolist())}"
@@ -238,7 +254,7 @@ class SharedGenerator(Generator):
 
     @cached_property
     def _room(self) -> np.ndarray:
-        return np.zeros(self.size + self.ghosts.count)
+        return np.zeros(self.held)
 
     def _expand(self) -> FloatTransitions:
         raise ModelError(
@@ -268,7 +284,7 @@ def share(model: Generator, ranks: Ranks, exits: Exits | None = None) -> SharedG
         The same on all ranks.
     ranks : Ranks
     exits : callable, optional
-        ``exits(begin, end)`` returns stored exit rates; without it they are summed, and given ones of `model` taken.
+        ``exits(begin, end)`` returns stored exit rates; without it those of a model in memory are taken, and of a streamed one summed.
 
     Examples
     --------
@@ -280,29 +296,30 @@ def share(model: Generator, ranks: Ranks, exits: Exits | None = None) -> SharedG
     begins = _borders(model, ranks)
     begin, end = int(begins[ranks.rank]), int(begins[ranks.rank + 1])
     transitions, outside = _own_rows(model, begin, end)
-    given = model.__dict__["exit_rates"]
+    entries = len(transitions.sources)
+    before = sum(ranks.gathered(entries)[: ranks.rank])
     exit_rates: Any = None
     if exits is not None:
         exit_rates = exits(begin, end)
-    elif given is not None and not isinstance(model.transitions, StreamedTransitions):
-        exit_rates = given[begin:end].copy()
+    elif not isinstance(model.transitions, StreamedTransitions):
+        exit_rates = model.exit_rates[begin:end].copy()
     return SharedGenerator(
         model.space, transitions, exit_rates,
         initial=model.initial,
         labels={name: member[begin:end] for name, member in model.labels.items()},
-        rewards={name: _own_reward(reward, begin, end) for name, reward in model.rewards.items()},
+        rewards={name: _own_reward(reward, slice(begin, end), slice(before, before + entries)) for name, reward in model.rewards.items()},
         measures=model.measures, notes=model.notes, recipe=model.recipe, content_hash=model.content_hash, guess=model.guess,
         distributions=model.distributions, ranks=ranks, begins=begins,
         ghosts=Ghosts(ranks, begins, outside),
     )  # fmt: skip
 
 
-def _own_reward(reward: Reward, begin: int, end: int) -> Reward:
+def _own_reward(reward: Reward, states: slice, entries: slice) -> Reward:
     changes: dict[str, Any] = {}
-    for name in ("rate", "self_loops"):
+    for name, own in (("rate", states), ("self_loops", states), ("impulse", entries)):
         values = getattr(reward, name)
         if values is not None and not callable(values):
-            changes[name] = values[begin:end]
+            changes[name] = values[own]
     return replace(reward, **changes) if changes else reward
 
 

@@ -24,18 +24,9 @@ def gathered(chain: SharedGenerator) -> Generator:
     (slab,) = chain.row_slabs()
     entries = slice(int(slab.indptr[-1]))
     targets = chain.begin + np.repeat(np.arange(chain.size), np.diff(slab.indptr.view(np.int64)))
-    own = (_positions(chain, slab.sources[entries].astype(np.int64)), targets, slab_rates(slab, entries))
+    own = (chain.positions_of(slab.sources[entries].astype(np.int64)), targets, slab_rates(slab, entries))
     sources, targets, rates = (np.concatenate(parts) for parts in zip(*chain.ranks.gathered(own), strict=True))
     return Generator.from_transitions(sources, targets, rates, Lattice((chain.states - 1,)))
-
-
-def _positions(chain: SharedGenerator, numbers: np.ndarray) -> np.ndarray:
-    """Return the positions among all states of own states and ghosts."""
-    ghosts = chain.ghosts.wanted
-    if not len(ghosts):
-        return numbers + chain.begin
-    beyond = ghosts[np.maximum(numbers - chain.size, 0)]
-    return np.where(numbers < chain.size, numbers + chain.begin, beyond)
 
 
 def between_parts(chain: SharedGenerator, pi: np.ndarray, threshold: float) -> tuple[Generator, np.ndarray]:

@@ -13,15 +13,21 @@ import numpy as np
 
 from ctmc import registry
 from ctmc.checkpoint import Progress, Run
-from ctmc.errors import CTMCError, StorageError, printable
+from ctmc.errors import CTMCError, ModelError, StorageError, printable
 from ctmc.model.generator import Generator
 from ctmc.model.qbd import QBD
+from ctmc.ranks import ALONE, Ranks
 from ctmc.solution import HISTORY, Status
-from ctmc.storage.container import content_hash, read_container, write_container
+from ctmc.storage.container import content_hash, open_container, read_container, write_container
 from ctmc.storage.fields import field, fields
+from ctmc.storage.hash_tree import Stream
 from ctmc.storage.models import about, describe
+from ctmc.storage.ranges import StoredVector
+from ctmc.storage.relay import write_together
 
 KIND = "checkpoint"
+_OWN = ("iterate", "value")
+"""Vectors of which each rank has a part."""
 
 
 def question_of(problem: Any, solver: Any) -> dict[str, Any]:
@@ -81,7 +87,31 @@ def _model_hash(model: Generator | QBD) -> str:
     """Return the content hash that a stored model has."""
     if model.content_hash is not None:
         return model.content_hash
+    if isinstance(model, Generator) and model.shared:
+        if model.recipe is None:
+            raise ModelError(
+                "checkpoint is given for a shared model without a file or recipe; allowed is one with either."
+            )
+        return f"recipe {model.recipe.hash}"
     return content_hash("generator" if isinstance(model, Generator) else "qbd", *describe(model))
+
+
+def digest_of_states(model: Generator, chosen: np.ndarray) -> str:
+    """Return a digest of some states, given as truth values, that does not depend on who has them; 64 hexadecimal digits."""
+    begin = getattr(model, "begin", 0)
+    words = (np.flatnonzero(chosen).astype(np.uint64) + np.uint64(begin + 1)) * np.uint64(0x9E3779B97F4A7C15)
+    words ^= words >> np.uint64(29)
+    with np.errstate(over="ignore"):
+        words *= np.uint64(0xBF58476D1CE4E5B9)
+    words ^= words >> np.uint64(32)
+    found = model.ranks.gathered(
+        (len(words), int(words.sum(dtype=np.uint64)), int(np.bitwise_xor.reduce(words, initial=0)))
+    )
+    count, total = (sum(part) for part in list(zip(*found, strict=True))[:2])
+    mixed = 0
+    for _, _, word in found:
+        mixed ^= word
+    return hashlib.sha256(f"{count} {total % 2**64} {mixed}".encode()).hexdigest()
 
 
 def check_place(path: str | os.PathLike[str]) -> None:
@@ -93,8 +123,12 @@ def check_place(path: str | os.PathLike[str]) -> None:
         read_container(path, (KIND,), only=())
 
 
-def save_checkpoint(path: str | os.PathLike[str], question: Mapping[str, Any], progress: Progress) -> None:
+def save_checkpoint(
+    path: str | os.PathLike[str], question: Mapping[str, Any], progress: Progress, ranks: Ranks = ALONE
+) -> None:
     """Write a checkpoint; it takes the place of an older one in one step.  Its folder is made if only that is missing.
+
+    On several ranks the first one writes, and gets the parts of the others, those of iterates and values, one after the other.
 
     Raises
     ------
@@ -122,12 +156,22 @@ def save_checkpoint(path: str | os.PathLike[str], question: Mapping[str, Any], p
         "products": int(progress.products),
         "runs": runs,
     }
-    with contextlib.suppress(OSError):  # whatever is wrong, writing says it
-        Path(path).parent.mkdir(exist_ok=True)
-    write_container(path, KIND, manifest, arrays, overwrite=True)
+
+    def write(stream: Stream | None) -> None:
+        with contextlib.suppress(OSError):  # whatever is wrong, writing says it
+            Path(path).parent.mkdir(exist_ok=True)
+        write_container(path, KIND, manifest, arrays, overwrite=True, stream=stream)
+
+    if ranks.count == 1:
+        write(None)
+        return
+    parts = {name: np.ascontiguousarray(arrays.pop(name)) for name in list(arrays) if name.rpartition("/")[2] in _OWN}
+    write_together(ranks, parts, write)
 
 
-def load_checkpoint(path: str | os.PathLike[str], question: Mapping[str, Any] | None = None) -> Progress:
+def load_checkpoint(
+    path: str | os.PathLike[str], question: Mapping[str, Any] | None = None, ranks: Ranks = ALONE
+) -> Progress:
     """Load a checkpoint, after verifying every byte of it.
 
     Parameters
@@ -135,6 +179,8 @@ def load_checkpoint(path: str | os.PathLike[str], question: Mapping[str, Any] | 
     path : path-like
     question : mapping, optional
         What `question_of` says of the solve that is to go on.
+    ranks : Ranks
+        Where there are several, what each has a part of stays in the file, as a `StoredVector`.
 
     Returns
     -------
@@ -147,15 +193,16 @@ def load_checkpoint(path: str | os.PathLike[str], question: Mapping[str, Any] | 
     """
     if not os.path.lexists(path):
         raise StorageError(f"Cannot resume {printable(os.fspath(path))}: there is no such checkpoint.")
-    container = read_container(path, (KIND,))
+    container = open_container(path, (KIND,))
+    kept = [name for name in container.stored if ranks.count > 1 and name.rpartition("/")[2] in _OWN]
+    arrays: dict[str, Any] = container.read([name for name in container.stored if name not in kept])
+    arrays |= {name: StoredVector(container, name) for name in kept}
     manifest = container.manifest
     shown = printable(os.fspath(path))
     try:
         if question is not None:
             _compare(field(manifest, "question", dict), question)
-        runs = [
-            _restored(entry, number, container.arrays) for number, entry in enumerate(fields(manifest, "runs", dict))
-        ]
+        runs = [_restored(entry, number, arrays) for number, entry in enumerate(fields(manifest, "runs", dict))]
         if not runs or any(run.status is None for run in runs[:-1]):
             raise StorageError("its runs are not complete")
         return Progress(tuple(runs), field(manifest, "seconds", float), field(manifest, "products", int))

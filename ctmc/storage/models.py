@@ -236,7 +236,8 @@ def _reward(name: str, reward: Reward) -> dict[str, Any]:
     return entry | ({"averaged": True} if reward.averaged else {})
 
 
-def _restored_reward(entry: Mapping[str, Any], number: int, arrays: Arrays) -> Reward:
+def restored_reward(entry: Mapping[str, Any], number: int, arrays: Arrays) -> Reward:
+    """Return a reward from its entry and arrays, which are taken out."""
     description = field(entry, "description", str)
     parts = fields(entry, "parts", str) if "parts" in entry else ["rate"]
     places = {"rate": "rewards", "impulse": "impulses", "self_loops": "self_loops"}
@@ -267,16 +268,25 @@ def _values(model: Generator, reward: Reward) -> np.ndarray:
 
 
 def restore(
-    manifest: Mapping[str, Any], arrays: Arrays, kind: str, content_hash: str, transitions: Restorer | None = None
+    manifest: Mapping[str, Any],
+    arrays: Arrays,
+    kind: str,
+    content_hash: str,
+    transitions: Restorer | None = None,
+    *,
+    exit_rates: bool = True,
 ) -> Generator | QBD:
-    """Return the model of a manifest and arrays, which are taken out; transitions in place of those of the arrays."""
+    """Return the model of a manifest and arrays, which are taken out; transitions in place of those of the arrays.
+
+    Without `exit_rates` they are left to the caller.
+    """
     recipe = _recipe(field(manifest, "builder", dict, type(None)))
     notes = tuple(fields(manifest, "notes", str))
     bare: Generator | QBD
     if kind == "qbd":
         bare = _restore_qbd(manifest, arrays)
     else:
-        bare = _restore_generator(manifest, arrays, transitions or _restored_transitions)
+        bare = _restore_generator(manifest, arrays, transitions or _restored_transitions, exit_rates)
     if arrays:
         raise StorageError(f"it has the array {printable(next(iter(arrays)))!r}, which no model of this kind has")
     own = bare.rewards
@@ -285,7 +295,9 @@ def restore(
     return model.replace(rewards={**model.rewards, **own}, notes=(*model.notes, *missing))
 
 
-def _restore_generator(manifest: Mapping[str, Any], arrays: Arrays, transitions: Restorer) -> Generator:
+def _restore_generator(
+    manifest: Mapping[str, Any], arrays: Arrays, transitions: Restorer, exit_rates: bool
+) -> Generator:
     space = _restored_space(field(manifest, "space", dict), arrays)
     initial = None
     if field(manifest, "initial", bool):
@@ -306,11 +318,11 @@ def _restore_generator(manifest: Mapping[str, Any], arrays: Arrays, transitions:
         labels[name] = member.astype(bool)
     rewards = {}
     for number, entry in enumerate(fields(manifest, "rewards", dict)):
-        rewards[field(entry, "name", str)] = _restored_reward(entry, number, arrays)
+        rewards[field(entry, "name", str)] = restored_reward(entry, number, arrays)
     chain = Generator(
         space,
         transitions(arrays, space),
-        _take(arrays, "exit_rates"),
+        _take(arrays, "exit_rates") if exit_rates else None,  # type: ignore[arg-type]
         initial=initial,
         labels=labels,
         rewards=rewards,

@@ -23,12 +23,15 @@ from ctmc.interval import Interval
 from ctmc.model.distribution import Distribution
 from ctmc.model.level_dependent import LevelDependentQBD
 from ctmc.model.qbd import MatrixGeometric
-from ctmc.problem import FirstPassage, column_names, is_single
+from ctmc.problem import FirstPassage, Stationary, Transient, column_names, is_single
+from ctmc.ranks import ALONE, Ranks
 from ctmc.solution import HISTORY, Solution, Status, value_arrays
 from ctmc.storage.container import read_container, write_container
 from ctmc.storage.fields import field, fields
+from ctmc.storage.hash_tree import Stream
 from ctmc.storage.models import about, about_file, read_info
 from ctmc.storage.question import can_be_found, question_of
+from ctmc.storage.relay import write_together
 
 CHECKPOINT_SUFFIX = ".checkpoint.h5"
 
@@ -133,10 +136,16 @@ def checkpoint_path(model_path: str | os.PathLike[str], name: str) -> Path:
 
 
 def can_be_saved(solution: Solution) -> bool:
-    """Return whether an answer has numbers to store: finite ones, or passage times that may be infinite."""
+    """Return whether an answer has numbers to store: finite ones, or passage times that may be infinite.
+
+    Ranks that share a model store one number for each state, or those of an initial distribution, not more.
+    """
+    ranks = getattr(solution.problem.model, "ranks", ALONE)
+    if ranks.count > 1 and _own_arrays(solution) is None:
+        return False
     if isinstance(solution.problem, FirstPassage):
-        return not np.isnan(solution.value).any()
-    return all(np.isfinite(array).all() for array in value_arrays(solution.value))
+        return not ranks.any(bool(np.isnan(solution.value).any()))
+    return not ranks.any(not all(np.isfinite(array).all() for array in value_arrays(solution.value)))
 
 
 def save_solution(
@@ -181,6 +190,60 @@ def save_solution(
         raise ModelError(
             "a solution of a LevelDependentQBD cannot be saved: its model is a function; allowed are those of models with a file."
         )
+    ranks = getattr(solution.problem.model, "ranks", ALONE)
+    if ranks.count > 1:
+        return _save_together(ranks, model_path, solution, name, overwrite, foreign, question, folder)
+    return _save(model_path, solution, name, overwrite, foreign, question, folder, {}, None)
+
+
+def _save_together(
+    ranks: Ranks,
+    model_path: Any,
+    solution: Solution,
+    name: str | None,
+    overwrite: bool,
+    foreign: bool,
+    question: Mapping[str, Any] | None,
+    folder: Path | None,
+) -> Path:
+    """Have the first rank store a solution of which each rank has the numbers of its own states."""
+    arrays = _own_arrays(solution)
+    if arrays is None:
+        raise StorageError(
+            f"the solution has several numbers for each state, and {ranks.count} ranks share the model; allowed are one number for "
+            "each state, or those of an initial distribution."
+        )
+    own = dict(arrays)
+
+    def write(stream: Stream) -> Path:
+        return _save(model_path, solution, name, overwrite, foreign, question, folder, own, stream)
+
+    return write_together(ranks, own, write)
+
+
+def _own_arrays(solution: Solution) -> dict[str, np.ndarray] | None:
+    """Return the arrays of which each rank has the elements of its own states, or None where they have more axes."""
+    problem = solution.problem
+    of_states = isinstance(problem, Stationary) or getattr(problem, "initial", None) is None
+    of_states = of_states or (isinstance(problem, Transient) and problem.reward is None)
+    found: dict[str, Any] = {
+        name: getattr(solution, name, None) for name in ("value", "variances", "reach_probability")
+    }
+    arrays = {name: np.asarray(array) for name, array in found.items() if of_states and np.ndim(array)}
+    return None if any(array.ndim > 1 for array in arrays.values()) else arrays
+
+
+def _save(
+    model_path: Any,
+    solution: Solution,
+    name: str | None,
+    overwrite: bool,
+    foreign: bool,
+    question: Mapping[str, Any] | None,
+    folder: Path | None,
+    streamed: Mapping[str, np.ndarray],
+    stream: Stream | None,
+) -> Path:
     problem = registry.problem_name(type(solution.problem))
     folder = solution_folder(model_path) if folder is None else folder
     if question is None:
@@ -231,12 +294,13 @@ def save_solution(
             arrays["u"] = solution.value.u
     else:
         arrays["value"] = solution.value
+    arrays = {name: array for name, array in arrays.items() if name not in streamed}
     path = folder / f"{name}.h5"
     try:
         path.parent.mkdir(exist_ok=True)
     except OSError as error:
         raise StorageError(f"{printable(path.parent)} cannot be made: {error.strerror}.") from error
-    write_container(path, "solution", manifest, arrays, overwrite=overwrite)
+    write_container(path, "solution", manifest, arrays, overwrite=overwrite, stream=stream)
     return path
 
 

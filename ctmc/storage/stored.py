@@ -106,14 +106,19 @@ def open_model(path: str | os.PathLike[str], *, keep: int = 0, progress: Progres
     arrays = file.read([name for name in file.stored if name not in rows])
 
     def transitions(arrays: dict[str, np.ndarray], space: StateSpace) -> Transitions | StreamedTransitions:
-        make = _stored_rows if weights is None else _stored_lattice
-        return make(_Reader(file, keep), space)
+        return stored_transitions(file, space, keep)
 
     with about_file(path):
         model = restore(file.manifest, arrays, file.kind, file.content_hash, transitions)
         assert isinstance(model, Generator)
         _verify(model, progress)
     return model
+
+
+def stored_transitions(file: OpenContainer, space: StateSpace, keep: int = 0) -> StreamedTransitions:
+    """Return the transitions of a file, slab by slab; `keep` as in `open_model`."""
+    make = _stored_lattice if "rates/weights" in file.stored else _stored_rows
+    return make(_Reader(file, keep), space)
 
 
 def load_fitting(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Generator | QBD:

@@ -143,13 +143,16 @@ class Saving:
             f"Warm starts from {self.path} on, {self.solver}: {self.answers:,} answers took {self.products:,} products"
         )
         if self.known:
+            share = 100 * (1 - self.known_products / self.before) if self.before else 0.0
             text += (
                 f"; measured: {self.known:,} of them took {self.known_products:,}, and {self.before:,} from scratch in an "
-                "earlier run"
+                f"earlier run, so {abs(share):.0f} % {'were saved' if share >= 0 else 'more were needed'}"
             )
         elif self.estimate is not None:
-            text += f"; a rough estimate: about {self.estimate:,} from scratch, if each took the {self.first:,} of the first point "
-            "(it may be far off, as points differ)"
+            text += (
+                f"; a rough estimate: about {self.estimate:,} from scratch, if each took the {self.first:,} of the first point "
+                "(it may be far off, as points differ)"
+            )
         else:
             text += "; no point was solved from scratch to compare with"
         return f"{text}."
