@@ -145,7 +145,8 @@ class OneColor(Equations):
             )
             forth = matrix_of_rows(passing, ranks, rows, kept, unknowns)
             del rows, own, middle, first
-            self.stored = objects.keep(back.matMult(forth))
+            # a copy, since PETSc keeps with a product its factors and all that it was made from
+            self.stored = objects.keep(passing.keep(back.matMult(forth)).duplicate(copy=True))
         self._finish(objects, kept, self.stored.mult)
 
     def restrict(self, pi: np.ndarray) -> np.ndarray:

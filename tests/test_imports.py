@@ -35,7 +35,7 @@ ROOMS = (
     *("storage", "interchange"),
     *("passage_solution", "resume"),
     *("defaults", "costs", "advise"),
-    *("solve", "simulation", "reach", "quasi_stationary", "cases", "contract", "bias", "sensitivity", "forecast"),
+    *("solve", "simulation", "reach", "quasi_stationary", "cases", "contract", "bias", "sensitivity", "forecast", "scale"),
     *("recheck", "verify"),
     "study",
     "comparison",
@@ -70,7 +70,7 @@ MODEL = (
         "qbd",
         "level_dependent",
     ),
-    *("ghosts", "shared"),
+    *("ghosts", "shared", "volume"),
     *(
         "absorption",
         "exchange",

@@ -295,7 +295,7 @@ def share(model: Generator, ranks: Ranks, exits: Exits | None = None) -> SharedG
     """
     begins = _borders(model, ranks)
     begin, end = int(begins[ranks.rank]), int(begins[ranks.rank + 1])
-    transitions, outside = _own_rows(model, begin, end)
+    transitions, outside = own_rows(model, begin, end)
     entries = len(transitions.sources)
     before = sum(ranks.gathered(entries)[: ranks.rank])
     exit_rates: Any = None
@@ -390,7 +390,7 @@ def slabs_of(model: Generator, begin: int, end: int) -> Iterator[Slab]:
         yield next(rows.slabs())
 
 
-def _own_rows(model: Generator, begin: int, end: int) -> tuple[FloatTransitions | CodedTransitions, np.ndarray]:
+def own_rows(model: Generator, begin: int, end: int) -> tuple[FloatTransitions | CodedTransitions, np.ndarray]:
     """Return the transitions into the states begin .. end - 1, and the states outside that they come from, ascending.
 
     Sources are numbered from `begin`, then on through the states outside.  Arrays grow in place, slab by slab, so that nothing is

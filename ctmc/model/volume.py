@@ -51,6 +51,8 @@ class Volume:
         Ranks that each rank sends to, or receives from.
     messages : ndarray of int64, shape (ranks,)
         Messages that each rank sends.
+    reads : tuple of (ndarray, ndarray)
+        For each rank the numbers of those whose elements it reads, ascending, and how many of each.
     exact : bool
         Whether every row was looked at.
     """
@@ -61,12 +63,23 @@ class Volume:
     sent: np.ndarray
     partners: np.ndarray
     messages: np.ndarray
+    reads: tuple[Reads, ...]
     exact: bool
 
     @property
     def bytes(self) -> np.ndarray:
         """Bytes that each rank sends for a product, shape (ranks,)."""
         return ELEMENT * self.sent
+
+    def between_groups(self, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the bytes and messages for a product that leave each group of `size` ranks, such as those of a node."""
+        groups = -(-len(self.reads) // size)
+        sent, messages = np.zeros((2, groups), dtype=np.int64)
+        for rank, (owners, counts) in enumerate(self.reads):
+            other = owners // size != rank // size
+            np.add.at(sent, owners[other] // size, ELEMENT * counts[other])
+            np.add.at(messages, owners[other] // size, 1)
+        return sent, messages
 
 
 def volume(model: Generator, count: int, counted: int = COUNTED) -> Volume:
@@ -126,7 +139,7 @@ def _volume(begins: np.ndarray, entries: np.ndarray, reads: list[Reads], exact: 
         messages[owners] += 1
         pairs |= {(min(rank, owner), max(rank, owner)) for owner in owners.tolist()}
     partners = np.bincount(np.array([rank for pair in pairs for rank in pair], dtype=np.int64), minlength=count)
-    return Volume(begins, entries, ghosts, sent, partners, messages, exact)
+    return Volume(begins, entries, ghosts, sent, partners, messages, tuple(reads), exact)
 
 
 def box_reads(strides: Sequence[int], begins: np.ndarray, rank: int) -> np.ndarray:
