@@ -6,6 +6,7 @@ time of a product from rows of this model on this machine.  Bandwidths and laten
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +19,12 @@ from ctmc.errors import ModelError
 from ctmc.model import products
 from ctmc.model.generator import Generator
 from ctmc.model.shared import own_rows
-from ctmc.model.streamed import SLAB_STATES
 from ctmc.model.state_space import Lattice
+from ctmc.model.streamed import SLAB_STATES
 from ctmc.model.transitions import CodedTransitions
 from ctmc.model.volume import Volume, volume
 
-SOLVERS = ("petsc_krylov(form='shell', preconditioner='none', method='bcgs')", "petsc_krylov")
+SOLVERS = ("petsc_krylov(form='shell', preconditioner='none', coarse='none', method='bcgs')", "petsc_krylov")
 """The least memory, and the fewest products."""
 PROCESS = 230 << 20
 """Bytes of an interpreter with its libraries, as measured."""
@@ -93,7 +94,7 @@ class Scale:
     model_bytes, solver_bytes, memory_of_rank, memory_of_node : int
     fits : bool
     least_nodes : int or None
-        How many nodes of this kind are enough, None where no number is.
+        About how many nodes of this kind are enough, None where no number is.
     seconds_of_rows, seconds_of_network : float
         Of a product.
     products : tuple of int
@@ -172,7 +173,7 @@ def _scale(model: Generator, cluster: Cluster, name: str, found: Volume, rows: _
     solver: Any = registry.make_solver(name)
     states, entries, ghosts = int(np.diff(found.begins).max()), int(found.entries.max()), int(found.ghosts.max())
     per_node = min(cluster.ranks, len(found.ghosts))
-    leaving, outgoing = found.between_groups(cluster.ranks)
+    leaving, _ = found.between_groups(cluster.ranks)
     kept, beside = _memory(rows, solver, states, entries, ghosts)
     of_rank = PROCESS + kept + beside
     # a product moves the rows and three vectors; all ranks of a node share its memory
@@ -202,12 +203,13 @@ def _memory(rows: _Rows, solver: Any, states: int, entries: int, ghosts: int) ->
 def _least_nodes(model: Generator, cluster: Cluster, solver: Any, found: Volume, rows: _Rows) -> int | None:
     """Return a number of nodes that is enough: ghosts are taken to stay as many, or to become more with the states of a rank."""
     now, states, entries = len(found.ghosts), model.size, int(found.entries.sum())
-    most = int(found.ghosts.max())
+    most, uneven = int(found.ghosts.max()), float(np.diff(found.begins).max()) * now / states
 
     def fits(nodes: int) -> bool:
         ranks = nodes * cluster.ranks
         ghosts = min(most * max(1.0, now / ranks), states) if ranks > 1 else 0
-        each = _memory(rows, solver, -(-states // ranks), -(-entries // ranks), int(ghosts))
+        own = min(math.ceil(uneven * states / ranks), states)
+        each = _memory(rows, solver, own, -(-entries // ranks), int(ghosts))
         return cluster.ranks * (PROCESS + sum(each)) <= cluster.memory
 
     low, high = 0, 1

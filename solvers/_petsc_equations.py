@@ -136,7 +136,9 @@ class OneColor(Equations):
         with Objects() as passing:
             rows = written_rows(chain, self._kept, middle, np.full(chain.size, -1.0), chain.exit_rates)
             back = matrix_of_rows(passing, ranks, rows, chain.size, states)
-            rows = written_rows(chain, self._other, first, 1 / np.where(self._other, chain.exit_rates, 1.0), np.empty(0))
+            rows = written_rows(
+                chain, self._other, first, 1 / np.where(self._other, chain.exit_rates, 1.0), np.empty(0)
+            )
             place = np.arange(1, kept + 1, dtype=rows[0].dtype)  # color 0, as it is, behind the rows of color 1
             rows = (
                 np.concatenate([rows[0], rows[0][-1] + place]),

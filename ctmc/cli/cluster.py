@@ -44,7 +44,9 @@ def clusters(nodes: str, values: dict[str, Any]) -> list[Cluster]:
         raise ModelError("--memory-per-node is missing; with --nodes, the memory of a node is needed, such as 256GiB.")
     words = nodes.split(",")
     if not all(word.strip().isdecimal() and len(word.strip()) < 10 for word in words):
-        raise ModelError(f"--nodes is {printable(nodes)!r}; allowed are whole numbers from 1 on, such as 10 or 10,100,1000.")
+        raise ModelError(
+            f"--nodes is {printable(nodes)!r}; allowed are whole numbers from 1 on, such as 10 or 10,100,1000."
+        )
     given: dict[str, Any] = {}
     for name, field in (("memory_per_node", "memory"), ("memory_bandwidth", ""), ("network_bandwidth", "")):
         if values.get(name) is not None:
@@ -131,5 +133,9 @@ def _show(cluster: Cluster, found: list[Scale], output: Output) -> None:
             if row.solver == solver
         ]
         output.table(columns, rows)
-    output.write("Ghosts, messages and bytes are the most of a rank, for a product; 'enough' is a number of such nodes that holds it.")
-    output.write(f"{'Every row was looked at' if first.exact else 'Rows of some ranks were looked at'}; times are no promises.")
+    output.write(
+        "Ghosts, messages and bytes are the most of a rank, for a product; 'enough' is about the least number of such nodes that holds it."
+    )
+    output.write(
+        f"{'Every row was looked at' if first.exact else 'Rows of some ranks were looked at'}; times are no promises."
+    )

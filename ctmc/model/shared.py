@@ -398,7 +398,7 @@ def own_rows(model: Generator, begin: int, end: int) -> tuple[FloatTransitions |
     """
     size, done, found = end - begin, 0, 0
     indptr = np.zeros(size + 1, dtype=np.int64)
-    numbers = np.empty(0, dtype=np.int32 if 2 * size <= np.iinfo(np.int32).max else np.int64)
+    numbers: np.ndarray = np.empty(0, dtype=np.int32 if 2 * size <= np.iinfo(np.int32).max else np.int64)
     beyond: list[np.ndarray] = []
     table = _Table()
     for slab in slabs_of(model, begin, end):
@@ -414,8 +414,8 @@ def own_rows(model: Generator, begin: int, end: int) -> tuple[FloatTransitions |
         from_ -= begin
         from_[outside] = size + found + np.searchsorted(beyond[-1], from_[outside] + begin)  # for now: by slab
         found += len(beyond[-1])
-        if size + found > np.iinfo(numbers.dtype).max:
-            numbers = numbers.astype(np.int64)
+        if size + found > np.iinfo(np.int32).max:
+            numbers = numbers.astype(np.int64, copy=False)
         done = _append(numbers, done, from_)
     ghosts, final = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *beyond]), return_inverse=True)
     for part in _parts(numbers):
@@ -457,7 +457,9 @@ class _Table:
                     self._codes = self._codes.astype(np.uint16, copy=False)
                 order = np.argsort(self._values)
                 codes = order[np.searchsorted(self._values, given, sorter=order)].astype(self._codes.dtype)
-                self._done = _append(self._codes, self._done, codes if slab.codes is NO_CODES else codes[slab.codes[entries]])
+                self._done = _append(
+                    self._codes, self._done, codes if slab.codes is NO_CODES else codes[slab.codes[entries]]
+                )
                 return
             self._rates, self._codes = self._values[self._codes], None
         self._done = _append(self._rates, self._done, slab_rates(slab, entries))

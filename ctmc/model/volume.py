@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +18,6 @@ from ctmc.errors import ModelError
 from ctmc.model.generator import Generator
 from ctmc.model.shared import border, slab_begins, slabs_of, transitions_before
 from ctmc.model.streamed import SLAB_STATES, StreamedTransitions
-from ctmc.model.transitions import LatticeTransitions
 from ctmc.ranks import ALONE
 
 COUNTED = 1 << 22
@@ -281,12 +282,12 @@ def _stretches(begin: int, end: int, width: int) -> list[tuple[int, int]]:
     cuts = [0]
     while cuts[-1] < max(middle - begin, end - middle):
         cuts.append(max(2 * cuts[-1], width))
-    below = [(begin + one, min(begin + other, middle)) for one, other in zip(cuts, cuts[1:], strict=False)]
-    above = [(max(end - other, middle), end - one) for one, other in zip(cuts, cuts[1:], strict=False)]
+    below = [(begin + one, min(begin + other, middle)) for one, other in pairwise(cuts)]
+    above = [(max(end - other, middle), end - one) for one, other in pairwise(cuts)]
     return [(low, high) for low, high in below + above if low < high]
 
 
 def _strides(model: Generator) -> list[int] | None:
     rows = model.transitions
-    lattice = rows.lattice if isinstance(rows, StreamedTransitions) else rows
-    return lattice.strides.tolist() if isinstance(rows, LatticeTransitions) or lattice is not None else None
+    lattice: Any = rows.lattice if isinstance(rows, StreamedTransitions) else rows
+    return lattice.strides.tolist() if hasattr(lattice, "strides") else None
