@@ -31,7 +31,7 @@ PROCESS = 230 << 20
 GHOST = 48
 """Bytes that a ghost takes in lists, vectors and buffers."""
 SLAB_ENTRY = 24
-"""Bytes of an entry while its slab is made and renumbered."""
+"""Bytes of an entry while its slab is made and renumbered; the allocator keeps them afterwards."""
 _TIMED = 1 << 16
 """Rows whose product is timed."""
 
@@ -197,7 +197,7 @@ def _memory(rows: _Rows, solver: Any, states: int, entries: int, ghosts: int) ->
     """Return the bytes of a rank's part of the model, and those that are needed beside it."""
     kept = rows.bytes * entries + 16 * states + GHOST * ghosts
     making = SLAB_ENTRY * min(states, SLAB_STATES) * entries // max(states, 1)
-    return kept, max(int(solver.memory(states, entries)), making)
+    return kept, int(solver.memory(states, entries)) + making
 
 
 def _least_nodes(model: Generator, cluster: Cluster, solver: Any, found: Volume, rows: _Rows) -> int | None:

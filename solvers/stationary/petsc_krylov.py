@@ -98,7 +98,7 @@ class PetscKrylov:
         vectors = 10 + (self.restart if "gmres" in self.method else 0)
         blocks = 1.3 if self.preconditioner == "asm" else 0.0
         if self.form == "shell":
-            return (90 + 4 * vectors) * states
+            return (50 + (40 if self.coarse != "none" else 0) + 4 * vectors) * states
         if self.form == "full":
             return int((3.7 + blocks) * 16 * (entries + states)) + 8 * vectors * states
         # ways of two steps from a state of one color, and back to it
