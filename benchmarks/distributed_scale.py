@@ -146,9 +146,15 @@ def print_iterations(start: str, quick: bool) -> None:
             for uniform in (True, False) if "two levels" in name else (True,):
                 cells = []
                 for count in (1, 2, 3, 4):
-                    first = run(start, count, servers=3, capacity=15 if quick else 80, load=load, solver=solver, uniform=uniform)[0]
-                    cells.append(f"{first['iterations']}, {first['products']}" + ("" if first["status"] == "CONVERGED" else "!"))
-                print(f"| {load} | {'uniform' if uniform else 'guess'} | {name} | " + " | ".join(cells) + " |", flush=True)
+                    first = run(
+                        start, count, servers=3, capacity=15 if quick else 80, load=load, solver=solver, uniform=uniform
+                    )[0]
+                    cells.append(
+                        f"{first['iterations']}, {first['products']}" + ("" if first["status"] == "CONVERGED" else "!")
+                    )
+                print(
+                    f"| {load} | {'uniform' if uniform else 'guess'} | {name} | " + " | ".join(cells) + " |", flush=True
+                )
 
 
 def print_forecast(start: str, quick: bool) -> None:

@@ -174,7 +174,7 @@ def _scale(model: Generator, cluster: Cluster, name: str, found: Volume, rows: _
     states, entries, ghosts = int(np.diff(found.begins).max()), int(found.entries.max()), int(found.ghosts.max())
     per_node = min(cluster.ranks, len(found.ghosts))
     leaving, _ = found.between_groups(cluster.ranks)
-    kept, beside = _memory(rows, solver, states, entries, ghosts)
+    kept, beside = _memory(rows, solver, model.size, states, entries, ghosts)
     of_rank = PROCESS + kept + beside
     # a product moves the rows and three vectors; all ranks of a node share its memory
     moved = per_node * (rows.bytes * entries + 8 * 3 * states)
@@ -193,10 +193,10 @@ def _scale(model: Generator, cluster: Cluster, name: str, found: Volume, rows: _
     )  # fmt: skip
 
 
-def _memory(rows: _Rows, solver: Any, states: int, entries: int, ghosts: int) -> tuple[int, int]:
+def _memory(rows: _Rows, solver: Any, size: int, states: int, entries: int, ghosts: int) -> tuple[int, int]:
     """Return the bytes of a rank's part of the model, and those that are needed beside it."""
     kept = rows.bytes * entries + 16 * states + GHOST * ghosts
-    making = SLAB_ENTRY * min(states, SLAB_STATES) * entries // max(states, 1)
+    making = SLAB_ENTRY * min(size, SLAB_STATES) * entries // max(states, 1)  # slabs are made whole
     return kept, int(solver.memory(states, entries)) + making
 
 
@@ -209,7 +209,7 @@ def _least_nodes(model: Generator, cluster: Cluster, solver: Any, found: Volume,
         ranks = nodes * cluster.ranks
         ghosts = min(most * max(1.0, now / ranks), states) if ranks > 1 else 0
         own = min(math.ceil(uneven * states / ranks), states)
-        each = _memory(rows, solver, own, -(-entries // ranks), int(ghosts))
+        each = _memory(rows, solver, states, own, -(-entries // ranks), int(ghosts))
         return cluster.ranks * (PROCESS + sum(each)) <= cluster.memory
 
     low, high = 0, 1

@@ -35,11 +35,15 @@ MODELS = {
 }
 
 
-def needs_ranks(test):
-    """Mark a test that starts ranks."""
-    for mark in needs_mpi():
-        test = mark(test)
-    return test
+def needs_ranks(*modules):
+    """Return what marks a test that starts ranks."""
+
+    def marked(test):
+        for mark in needs_mpi(*modules):
+            test = mark(test)
+        return test
+
+    return marked
 
 
 def built(name, streamed=True, **changes):
@@ -349,7 +353,7 @@ if ranks.rank == 0:
 """
 
 
-@needs_ranks
+@needs_ranks()
 def test_the_forecast_is_that_of_ranks_of_mpi():
     models = [MODELS[name] for name in ("box", "lumped", "capped")]
     ended = mpirun(4, "-c", _ON_RANKS.format(models=json.dumps(models)))
@@ -357,3 +361,36 @@ def test_the_forecast_is_that_of_ranks_of_mpi():
     for rows in json.loads(ended.out):
         for mine, forecast in rows:
             assert mine == forecast
+
+
+_FORMS = """
+import json, numpy as np, ctmc
+from ctmc.model.shared import share
+from ctmc.ranks import world
+ranks, rows = world(), []
+box = ctmc.build("supermarket", service_rates=[2, 1, 1.5], arrival_rate=3.2, choices=2, capacity=[9, 12, 7])
+for model in (box, ctmc.build("polling", stations=3)):
+    wanted, part = ctmc.solve(ctmc.Stationary(model), "gth").value, share(model, ranks)
+    for options in (
+        "form='shell', preconditioner='none', coarse='none', method='bcgs'", "form='shell', preconditioner='none'",
+        "form='shell', preconditioner='none', coarse='levels'", "", "form='full', preconditioner='bjacobi'",
+    ):
+        answer = ctmc.solve(ctmc.Stationary(part, 1e-12), f"petsc_krylov({options})")
+        off = ranks.largest(float(np.abs(answer.value - wanted[part.begin : part.begin + part.size]).max(initial=0.0)))
+        rows.append([options, answer.status.name, off])
+if ranks.rank == 0:
+    print(json.dumps(rows))
+"""
+
+
+@needs_ranks("petsc4py")
+@pytest.mark.parametrize("count", [1, 3])
+def test_every_form_of_the_equations_has_the_answer_of_elimination(count):
+    """On one color and, where transitions keep the color, on all states."""
+    ended = mpirun(count, "-c", _FORMS)
+    assert ended.code == 0, ended.err
+    rows = json.loads(ended.out)
+    assert len(rows) == 10
+    for options, status, off in rows:
+        assert (options, status) == (options, "CONVERGED")
+        assert off < 2e-12, options
