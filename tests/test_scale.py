@@ -231,7 +231,7 @@ def test_rates_that_come_slab_by_slab_are_kept_in_the_narrowest_form(values, kin
 
 def test_memory_and_traffic_follow_from_the_parts():
     model = built("box", capacity=60)
-    cluster = Cluster(nodes=3, memory=1 << 30, ranks=4)
+    cluster = Cluster(nodes=3, memory=2 << 30, ranks=4)
     found = volume(model, 12)
     lean, full = scale(model, cluster)
     for row in (lean, full):
@@ -254,7 +254,7 @@ def test_the_number_of_nodes_that_is_enough_is_about_the_least():
     settings = {"memory": 2 << 30, "ranks": 4}
     for row in scale(model, Cluster(nodes=2, **settings)):
         assert row.least_nodes == 1
-    small = {"memory": 235 << 20, "ranks": 1}
+    small = {"memory": 268 << 20, "ranks": 1}
     for row in scale(model, Cluster(nodes=2, **small)):
         assert not row.fits
         assert row.least_nodes > 2
