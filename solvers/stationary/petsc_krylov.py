@@ -39,7 +39,7 @@ class PetscKrylov:
 
     Stops when ||pi Q||_1 / sum_i pi_i q_i <= tolerance, recomputed after each solve; PETSc's reason codes are not believed.  One
     product an iteration (bcgs: two).  Memory: 16 bytes an entry of A, of its factors and of what A is made from, `restart` vectors;
-    form='shell' with method='bcgs' takes some 15 vectors and nothing else.  Under ``mpirun`` each
+    form='shell' with method='bcgs' takes some 12 vectors and nothing else.  Under ``mpirun`` each
     rank has its own states.  Take it where a model outgrows one machine, or where bicgstab takes hundreds of products.  Needs the
     extra 'distributed'.  Source: S. Balay et al., *PETSc/TAO users manual*, ANL-21/39, Argonne National Laboratory.
 
