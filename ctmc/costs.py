@@ -154,6 +154,25 @@ def _reasons(first: Cost, found: Traits, separate: bool, sweeps: float | None) -
     return tuple(reasons)
 
 
+def krylov_products(levels: int, form: str) -> tuple[int, int]:
+    """Return the least and most products that petsc_krylov is expected to make on a shared chain with so many levels.
+
+    Parameters
+    ----------
+    levels : int
+        States in a row along the longest coordinate: information goes one level a step.
+    form : str
+        'shell' has no preconditioner; others have blocks and levels.
+
+    Examples
+    --------
+    >>> krylov_products(70, "shell"), krylov_products(70, "reduced")
+    ((120, 720), (41, 367))
+    """
+    steps, spread = (2 * (70 + 1.4 * max(levels - 15, 0)), 2.45) if form == "shell" else (68 + max(levels - 15, 0), 3.0)
+    return int(steps / spread), math.ceil(steps * spread)
+
+
 def trial_sweeps(chain: Generator) -> float | None:
     """Return the products' worth that Gauss-Seidel is expected to take, from a few trial sweeps; None where it gets nowhere.
 

@@ -9,12 +9,13 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_array, csr_array
+from scipy.sparse import csr_array
 
 from ctmc.errors import MemoryLimitError, ModelError, printable
 from ctmc.model.generator import Generator
+from ctmc.model.products import compiled
 from ctmc.model.shared import SharedGenerator, share
-from ctmc.model.transitions import slab_rates
+from ctmc.model.transitions import rate_at
 from ctmc.ranks import ALONE, Ranks
 
 LIBRARY = ("petsc4py", "distributed")
@@ -89,11 +90,17 @@ def matrix(objects: Objects, ranks: Ranks, own: csr_array, columns: int) -> Any:
     MemoryLimitError
         Where PETSc counts in 32 bits and the matrix has more entries, or columns, than that.
     """
+    return matrix_of_rows(objects, ranks, (own.indptr, own.indices, own.data), columns, own.shape[1])
+
+
+def matrix_of_rows(objects: Objects, ranks: Ranks, rows: tuple[Any, Any, Any], columns: int, all_columns: int) -> Any:
+    """Return the same of row pointers, columns and values; none is copied but by PETSc where they have its types."""
     module = petsc()
-    require_indices(ranks, own.nnz, own.shape[1])
+    pointers, places, values = rows
+    require_indices(ranks, len(places), all_columns)
     kind = module.IntType
-    size = ((own.shape[0], module.DECIDE), (columns, own.shape[1]))
-    parts = (own.indptr.astype(kind), own.indices.astype(kind), np.asarray(own.data, dtype=np.float64))
+    size = ((len(pointers) - 1, module.DECIDE), (columns, all_columns))
+    parts = (pointers.astype(kind, copy=False), places.astype(kind, copy=False), values.astype(np.float64, copy=False))
     return objects.keep(module.Mat().createAIJ(size, csr=parts, comm=communicator(ranks)))
 
 
@@ -149,19 +156,70 @@ def neighbours(chain: SharedGenerator, values: np.ndarray, columns: np.ndarray) 
 
 def generator_rows(chain: SharedGenerator) -> csr_array:
     """Return the own rows of diag(q) - (rates by destination), the transpose of -Q, with columns of all states."""
+    pointers, columns, values = written_rows(
+        chain, np.ones(chain.size, dtype=bool), state_numbers(chain), np.full(chain.size, -1.0), chain.exit_rates
+    )
+    return csr_array((values, columns, pointers), shape=(chain.size, chain.states))
+
+
+def state_numbers(chain: SharedGenerator) -> np.ndarray:
+    """Return the positions among all states of the own states and the ghosts."""
+    return np.concatenate([np.arange(chain.begin, chain.begin + chain.size), chain.ghosts.wanted])
+
+
+def written_rows(
+    chain: SharedGenerator, chosen: np.ndarray, numbers: np.ndarray, factors: np.ndarray, diagonal: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return row pointers, columns, ascending in every row, and values of the transitions into some own states.
+
+    Parameters
+    ----------
+    chain : SharedGenerator
+    chosen : ndarray of bool, shape (n,)
+        The states whose rows are written.
+    numbers : ndarray of int64, shape (n + ghosts,)
+        Column of each source; that of a state itself where `diagonal` is given.
+    factors : ndarray, shape (n,)
+        What the rates into each state are multiplied with.
+    diagonal : ndarray, shape (n,) or (0,)
+        One more entry in the row of each state.
+    """
     (slab,) = chain.row_slabs()
-    entries = slice(int(slab.indptr[-1]))
-    sources = slab.sources[entries].astype(np.int64)
-    columns = sources + chain.begin
-    beyond = sources >= chain.size
-    columns[beyond] = chain.ghosts.wanted[sources[beyond] - chain.size]
-    rows = np.repeat(np.arange(chain.size), np.diff(slab.indptr.view(np.int64)))
-    own = np.arange(chain.size)
-    values = np.concatenate([-slab_rates(slab, entries), chain.exit_rates])
-    places = (np.concatenate([rows, own]), np.concatenate([columns, own + chain.begin]))
-    found = csr_array(coo_array((values, places), shape=(chain.size, chain.states)))
-    found.sort_indices()
-    return found
+    lengths = np.diff(slab.indptr.view(np.int64))[chosen] + (len(diagonal) > 0)
+    kind = np.dtype(f"i{petsc().IntType().itemsize}")
+    pointers = np.concatenate([[0], np.cumsum(lengths)]).astype(kind, copy=False)
+    require_indices(chain.ranks, int(pointers[-1]), chain.states)
+    columns = np.empty(int(pointers[-1]), dtype=kind)
+    values = np.empty(len(columns))
+    _write_rows(*slab[1:], chosen, numbers, factors, diagonal, columns, values)
+    return pointers, columns, values
+
+
+@compiled
+def _write_rows(
+    indptr: Any, sources: Any, codes: Any, rates: Any, chosen: Any, numbers: Any, factors: Any, diagonal: Any,
+    columns: Any, values: Any,
+) -> None:  # fmt: skip
+    """Write rows one after the other, each put in order as it grows."""
+    done = 0
+    for row in range(np.uint64(chosen.size)):
+        if not chosen[row]:
+            continue
+        begin = done
+        for k in range(indptr[row], indptr[row + np.uint64(1)]):
+            _put(numbers[sources[k]], factors[row] * rate_at(codes, rates, k), begin, done, columns, values)
+            done += 1
+        if diagonal.size > 0:
+            _put(numbers[row], diagonal[row], begin, done, columns, values)
+            done += 1
+
+
+@compiled
+def _put(column: Any, value: Any, begin: Any, place: Any, columns: Any, values: Any) -> None:
+    while place > begin and columns[place - 1] > column:
+        columns[place], values[place] = columns[place - 1], values[place - 1]
+        place -= 1
+    columns[place], values[place] = column, value
 
 
 class Given:

@@ -6,18 +6,19 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array, diags_array
 
 from ctmc.certificate import imbalance
+from ctmc.model.products import compiled
 from ctmc.model.shared import SharedGenerator
-from solvers._petsc import Objects, function_matrix, generator_rows, matrix, petsc, require_indices, vector
+from ctmc.model.transitions import rate_at
+from solvers._petsc import Objects, function_matrix, matrix_of_rows, state_numbers, vector, written_rows
 
 POLISH = 3
 """Steps of the jump chain after the last correction, which give unlikely states digits of their own."""
 
 
 class Equations(ABC):
-    """A x = 0 with the columns of A summing to zero, diagonal positive; x are probabilities, all or some of them.
+    """A x = 0 with the columns of A summing to zero, diagonal positive; x are probabilities, or flows, all or some of them.
 
     Attributes
     ----------
@@ -68,18 +69,18 @@ class AllStates(Equations):
 
     def __init__(self, chain: SharedGenerator, objects: Objects) -> None:
         self.chain = chain
-        self.stored = matrix(objects, chain.ranks, generator_rows(chain), chain.size)
+        rows = written_rows(
+            chain, np.ones(chain.size, dtype=bool), state_numbers(chain), np.full(chain.size, -1.0), chain.exit_rates
+        )
+        self.stored = matrix_of_rows(objects, chain.ranks, rows, chain.size, chain.states)
+        del rows
         self._finish(objects, chain.size, self.stored.mult)
 
     def restrict(self, pi: np.ndarray) -> np.ndarray:
         return pi
 
     def expand(self, x: np.ndarray, polish: int) -> np.ndarray:
-        pi = np.maximum(x, 0)
-        exits = np.where(self.chain.exit_rates > 0, self.chain.exit_rates, 1.0)
-        for _ in range(polish):
-            pi = pi + 0.5 * self.chain.forward(pi) / exits
-        return np.asarray(pi / self.chain.ranks.total(float(pi.sum())))
+        return smoothed(self.chain, np.maximum(x, 0), polish)
 
     def defect(self, residual: np.ndarray, x: np.ndarray) -> float:
         return imbalance(residual, x, self.chain)
@@ -91,99 +92,197 @@ class AllStates(Equations):
 class OneColor(Equations):
     """What is left of -Q^T on the states of color 0 when those of color 1 are eliminated: half the unknowns.
 
+    The matrix, of about twice as many entries a row, is put together.
+
     Parameters
     ----------
     chain : SharedGenerator
         With two colors.
     objects : Objects
-    assembled : bool
-        Whether the matrix, of about twice as many entries a row, is put together; or two are multiplied with, one after the other.
     """
 
-    def __init__(self, chain: SharedGenerator, objects: Objects, assembled: bool) -> None:
+    def __init__(self, chain: SharedGenerator, objects: Objects) -> None:
         self.chain = chain
-        colors = chain.coloring
-        assert colors is not None
-        ranks = chain.ranks
-        self._of = [np.flatnonzero(colors == color) for color in (0, 1)]
-        self._exits = [chain.exit_rates[states] for states in self._of]
-        whole = generator_rows(chain)
-        counts = ranks.gathered(tuple(len(states) for states in self._of))
+        self._other = other_color(chain)
+        self._kept = ~self._other
+        ranks, other = chain.ranks, int(np.count_nonzero(self._other))
+        kept = chain.size - other
+        self._exits = chain.exit_rates[self._kept]
+        counts = ranks.gathered((kept, other))
         before = np.cumsum([(0, 0), *counts], axis=0)
-        # the number of each state, own or ghost, among those of its color
+        # A = diag(q) - (into color 0) (into color 1) / q; the diagonal goes with the states of color 1, so that PETSc makes A at once:
+        # each rank numbers its states of color 1, then its own states of color 0
         own = np.empty(chain.size)
-        for color, states in enumerate(self._of):
-            own[states] = before[ranks.rank, color] + np.arange(len(states))
-        everywhere = chain.ghosts.extended(own).astype(np.int64)
-        positions = np.concatenate([np.arange(chain.begin, chain.begin + chain.size), chain.ghosts.wanted])
-        order = np.argsort(positions)
-        require_indices(ranks, whole.nnz, chain.states)
-        into = []
-        for color in (0, 1):
-            rows = whole[self._of[color]]
-            rows.data = np.where(rows.data < 0, -rows.data, 0.0)  # without the diagonal
-            rows.eliminate_zeros()
-            columns = everywhere[order[np.searchsorted(positions[order], rows.indices)]]
-            part = csr_array((rows.data, columns, rows.indptr), shape=(rows.shape[0], int(before[-1, 1 - color])))
-            part.sort_indices()
-            into.append(part)
-        into[1] = csr_array(diags_array(1 / self._exits[1]) @ into[1])
-        into[1].sort_indices()
-        # from color 0 to the probabilities of color 1, and from there to what flows back
-        self._to_one = matrix(objects, ranks, into[1], len(self._of[0]))
-        self._to_zero = matrix(objects, ranks, into[0], len(self._of[1]))
-        self._middle = vector(objects, ranks, np.zeros(len(self._of[1])))
-        self.stored = self._put_together(objects) if assembled else None
-        self._finish(objects, len(self._of[0]), self.stored.mult if assembled else self._multiply)
-
-    def _put_together(self, objects: Objects) -> Any:
-        own = len(self._of[0])
-        found = objects.keep(self._to_zero.matMult(self._to_one))
-        found.scale(-1.0)
-        begin, end = found.getOwnershipRange()
-        shape = (own, found.getSize()[1])
-        places = (np.arange(own), np.arange(begin, end))
+        own[self._other] = before[ranks.rank].sum() + np.arange(other)
+        own[self._kept] = before[ranks.rank].sum() + other + np.arange(kept)
+        middle = chain.ghosts.extended(own).astype(np.int64)
+        own[self._kept] = before[ranks.rank, 0] + np.arange(kept)
+        first = chain.ghosts.extended(own).astype(np.int64)
+        states, unknowns = chain.states, int(before[-1, 0])
         with Objects() as passing:
-            diagonal = matrix(passing, self.chain.ranks, csr_array((self._exits[0], places), shape=shape), own)
-            found.axpy(1.0, diagonal, petsc().Mat.Structure.DIFFERENT_NONZERO_PATTERN)
-        return found
-
-    def _multiply(self, x: Any, out: Any) -> None:
-        self._to_one.mult(x, self._middle)
-        self._to_zero.mult(self._middle, out)
-        out.scale(-1.0)
-        out.setArray(out.getArray() + self._exits[0] * x.getArray(readonly=True))
+            rows = written_rows(chain, self._kept, middle, np.full(chain.size, -1.0), chain.exit_rates)
+            back = matrix_of_rows(passing, ranks, rows, chain.size, states)
+            rows = written_rows(
+                chain, self._other, first, 1 / np.where(self._other, chain.exit_rates, 1.0), np.empty(0)
+            )
+            place = np.arange(1, kept + 1, dtype=rows[0].dtype)  # color 0, as it is, behind the rows of color 1
+            rows = (
+                np.concatenate([rows[0], rows[0][-1] + place]),
+                np.concatenate([rows[1], before[ranks.rank, 0] + place - 1]),
+                np.concatenate([rows[2], np.ones(kept)]),
+            )
+            forth = matrix_of_rows(passing, ranks, rows, kept, unknowns)
+            del rows, own, middle, first
+            # a copy, since PETSc keeps with a product its factors and all that it was made from
+            self.stored = objects.keep(passing.keep(back.matMult(forth)).duplicate(copy=True))
+        self._finish(objects, kept, self.stored.mult)
 
     def restrict(self, pi: np.ndarray) -> np.ndarray:
-        return np.asarray(pi[self._of[0]])
+        return np.asarray(pi[self._kept])
 
     def expand(self, x: np.ndarray, polish: int) -> np.ndarray:
-        x = np.maximum(x, 0)
-        for _ in range(polish + 1):  # the last step gives color 1
-            self.vectors[0].setArray(x)
-            self.chain.count_products()
-            self._to_one.mult(self.vectors[0], self._middle)
-            self._to_zero.mult(self._middle, self.vectors[1])
-            x = self.vectors[1].getArray(readonly=True) / self._exits[0]
-        pi = np.empty(self.chain.size)
-        pi[self._of[0]] = x
-        pi[self._of[1]] = self._middle.getArray(readonly=True)
-        return pi / self.chain.ranks.total(float(pi.sum()))
+        return expanded(self.chain, self._other, np.maximum(x, 0), polish)
 
     def defect(self, residual: np.ndarray, x: np.ndarray) -> float:
         # all of the imbalance stands on color 0, which has half of the flow
-        sums = np.array([np.abs(residual).sum(), 2 * np.abs(x) @ self._exits[0]])
+        sums = np.array([np.abs(residual).sum(), 2 * np.abs(x) @ self._exits])
         imbalances, flow = self.chain.ranks.total(sums)
         return float(imbalances / flow) if flow > 0 else 0.0
 
     def levels(self, of_states: np.ndarray) -> np.ndarray | None:
-        levels = of_states[self._of[0]]
-        odd = self.chain.ranks.total(np.array([np.count_nonzero(levels & 1), len(levels)], dtype=np.float64))
-        return levels >> 1 if odd[0] in (0, odd[1]) else None
+        return halved_levels(self.chain, of_states, self._kept)
+
+
+class Products(Equations):
+    """The jump chain as it stands in the model's rows: nothing is put together, and the unknowns are flows q x.
+
+    On one color where there are two, by what is read of color 0 and then of color 1; each rank fetches no more than that.
+
+    Parameters
+    ----------
+    chain : SharedGenerator
+    objects : Objects
+    """
+
+    stored = None
+
+    def __init__(self, chain: SharedGenerator, objects: Objects) -> None:
+        self.chain = chain
+        self._halved = chain.coloring is not None
+        self._other = other_color(chain) if self._halved else np.zeros(chain.size, dtype=bool)
+        self._kept = ~self._other
+        self._exits = np.where(self._kept, chain.exit_rates, 0.0)[self._kept]
+        self._exits[self._exits == 0] = 1.0  # where nothing leads out there is nothing to divide
+        self._room = np.zeros(chain.size + chain.ghosts.count)
+        self._ghosts = (chain.ghosts,)
+        if self._halved:
+            everywhere = chain.ghosts.extended(self._other.astype(np.float64)) > 0
+            self._ghosts = (chain.ghosts.among(~everywhere), chain.ghosts.among(everywhere))
+        self._finish(objects, len(self._exits), self._multiply)
+
+    def _multiply(self, flows: Any, out: Any) -> None:
+        given, room = flows.getArray(readonly=True), self._room
+        (slab,) = self.chain.row_slabs()
+        put_unknowns(self._other, given, self._exits, room)
+        self._ghosts[0].fetch(room)
+        if self._halved:
+            pass_through(*slab[1:], self._other, self.chain.exit_rates, room)
+            self._ghosts[1].fetch(room)
+        found = np.empty(len(given))
+        flow_left(*slab[1:], self._other, given, room, found)
+        out.setArray(found)
+
+    def restrict(self, pi: np.ndarray) -> np.ndarray:
+        return np.asarray(pi[self._kept] * self._exits)
+
+    def expand(self, x: np.ndarray, polish: int) -> np.ndarray:
+        pi = np.maximum(x, 0) / self._exits
+        if self._halved:
+            return expanded(self.chain, self._other, pi, polish)
+        return smoothed(self.chain, pi, polish)
+
+    def defect(self, residual: np.ndarray, x: np.ndarray) -> float:
+        imbalances, flow = self.chain.ranks.total(np.array([np.abs(residual).sum(), np.abs(x).sum()]))
+        return float(imbalances / flow / (2 if self._halved else 1)) if flow > 0 else 0.0
+
+    def levels(self, of_states: np.ndarray) -> np.ndarray | None:
+        return halved_levels(self.chain, of_states, self._kept) if self._halved else of_states
+
+
+def other_color(chain: SharedGenerator) -> np.ndarray:
+    """Return which own states have color 1."""
+    colors = chain.coloring
+    assert colors is not None
+    return colors.view(bool)
+
+
+def halved_levels(chain: SharedGenerator, of_states: np.ndarray, kept: np.ndarray) -> np.ndarray | None:
+    """Return the levels of the states of color 0, two by two, where these are all even or all odd; else None."""
+    levels = of_states[kept]
+    odd = chain.ranks.total(np.array([np.count_nonzero(levels & 1), len(levels)], dtype=np.float64))
+    return levels >> 1 if odd[0] in (0, odd[1]) else None
+
+
+def smoothed(chain: SharedGenerator, pi: np.ndarray, polish: int) -> np.ndarray:
+    """Return a distribution after so many steps of the jump chain, each half of the way, normalised."""
+    exits = np.where(chain.exit_rates > 0, chain.exit_rates, 1.0)
+    for _ in range(polish):
+        pi = pi + 0.5 * chain.forward(pi) / exits
+    return np.asarray(pi / chain.ranks.total(float(pi.sum())))
+
+
+def expanded(chain: SharedGenerator, other: np.ndarray, x: np.ndarray, polish: int) -> np.ndarray:
+    """Return the distribution, normalised, that follows from the probabilities of color 0, after one step and so many more."""
+    room = np.zeros(chain.size + chain.ghosts.count)
+    (slab,) = chain.row_slabs()
+    put_unknowns(other, x, np.ones(len(x)), room)
+    for _ in range(polish + 1):
+        chain.count_products()
+        for color in (other, ~other):
+            chain.ghosts.fetch(room)
+            pass_through(*slab[1:], color, chain.exit_rates, room)
+    pi = room[: chain.size].copy()
+    return np.asarray(pi / chain.ranks.total(float(pi.sum())))
+
+
+@compiled
+def put_unknowns(other: Any, given: Any, exits: Any, room: Any) -> None:
+    """Put probabilities, given over the exit rates, in their places."""
+    taken = 0
+    for j in range(other.size):
+        if not other[j]:
+            room[j] = given[taken] / exits[taken]
+            taken += 1
+
+
+@compiled
+def pass_through(indptr: Any, sources: Any, codes: Any, rates: Any, chosen: Any, exit_rates: Any, room: Any) -> None:
+    """Set the chosen states to the probability that the flow into them keeps there."""
+    for j in range(np.uint64(chosen.size)):
+        if chosen[j]:
+            total = 0.0
+            for k in range(indptr[j], indptr[j + np.uint64(1)]):
+                total += room[sources[k]] * rate_at(codes, rates, k)
+            room[j] = total / exit_rates[j]
+
+
+@compiled
+def flow_left(
+    indptr: Any, sources: Any, codes: Any, rates: Any, other: Any, given: Any, room: Any, out: Any
+) -> None:  # fmt: skip
+    """Set out to the flow out of each state of color 0 less the flow into it."""
+    taken = 0
+    for j in range(np.uint64(other.size)):
+        if not other[j]:
+            total = 0.0
+            for k in range(indptr[j], indptr[j + np.uint64(1)]):
+                total += room[sources[k]] * rate_at(codes, rates, k)
+            out[taken] = given[taken] - total
+            taken += 1
 
 
 def equations(chain: SharedGenerator, form: str, objects: Objects) -> Equations:
     """Return the equations in a form: 'reduced', 'shell' or 'full'; 'auto' is the first where the chain has two colors."""
-    if form != "full" and chain.coloring is not None:
-        return OneColor(chain, objects, form != "shell")
-    return AllStates(chain, objects)
+    if form == "shell":
+        return Products(chain, objects)
+    return OneColor(chain, objects) if form != "full" and chain.coloring is not None else AllStates(chain, objects)

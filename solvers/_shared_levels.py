@@ -48,7 +48,7 @@ def _own_levels(chain: SharedGenerator) -> np.ndarray | None:
         room = np.zeros(len(everywhere))
         (slab,) = chain.row_slabs()
         if chain.ranks.largest(float(rates_across(*slab, everywhere, room, room, room, room))) < 2:
-            return level
+            return level.astype(np.int32)
     return None
 
 

@@ -46,6 +46,7 @@ ROOMS = (
         "bias",
         "sensitivity",
         "forecast",
+        "scale",
     ),
     *("recheck", "verify"),
     "study",
@@ -83,7 +84,7 @@ MODEL = (
         "qbd",
         "level_dependent",
     ),
-    *("ghosts", "shared"),
+    *("ghosts", "shared", "volume"),
     *(
         "absorption",
         "exchange",

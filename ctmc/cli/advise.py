@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ctmc.cli.app import Command, output_of
+from ctmc.cli.cluster import cluster_options
 from ctmc.cli.options import PROBLEM_NAMES, code_option, file_type, limits, memory_option, names_starting
 
 if TYPE_CHECKING:
@@ -32,13 +33,22 @@ def _advise(
     avoid: str | None,
     memory_limit: str | None,
     allow_code: bool,
+    nodes: str | None,
+    **cluster: Any,
 ) -> int:
     from ctmc import registry
     from ctmc.advise import advise
+    from ctmc.cli.cluster import forecast_on_clusters
     from ctmc.cli.models import load_model
     from ctmc.cli.question import Question, settings_of
 
     output = output_of(click.get_current_context())
+    if nodes is not None:
+        with limits(None, memory_limit, allow_code):
+            return forecast_on_clusters(file, nodes, cluster, output)
+    given = [name for name, value in cluster.items() if value is not None]
+    if given:
+        raise click.UsageError(f"--{given[0].replace('_', '-')} describes a cluster, and needs --nodes.")
     question = Question(
         file, None, {}, tolerance, problem, initial, times, None, None, (), reward, None,
         moments=moments, discount=discount, target=target, avoid=avoid,
@@ -115,6 +125,7 @@ command = Command(
         click.Option(["--discount"], type=float, metavar="RATE", help="Of discounted-reward: rate of discounting, > 0."),
         click.Option(["--target"], metavar="CONDITION", help="Of first-passage: what is waited for."),
         click.Option(["--avoid"], metavar="CONDITION", help="Of first-passage: what must not happen before."),
+        *cluster_options(),
         memory_option(),
         code_option(),
     ],
@@ -124,5 +135,6 @@ command = Command(
     "Examples\n"
     "  ctmc advise model.h5\n"
     "  ctmc advise model.h5 --memory-limit 500MiB --json\n"
-    "  ctmc advise model.h5 --problem transient --initial 0,0,0 --times 0:50:1",
+    "  ctmc advise model.h5 --problem transient --initial 0,0,0 --times 0:50:1\n"
+    "  ctmc advise model.h5 --nodes 10,100 --memory-per-node 256GiB",
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,8 +26,9 @@ class Traffic:
 class _Partner(NamedTuple):
     rank: int
     own: Any  # positions of elements that the partner reads: a slice where they are neighbours
-    ghosts: slice  # of the elements that it owns and this rank reads
+    ghosts: Any  # of the elements that it owns and this rank reads: a slice, or where some are left out, positions
     buffer: np.ndarray
+    incoming: np.ndarray | None = None  # where ghosts are positions
 
 
 class Ghosts:
@@ -58,7 +60,7 @@ class Ghosts:
         self.wanted = wanted
         self.traffic = traffic or Traffic()
         self._partners: list[_Partner] = []
-        self._room = np.empty(self.own + len(wanted))
+        self._extended: np.ndarray | None = None
         if ranks.count == 1:
             return
         # ranks without elements begin where the next one does: the owner is the last that begins there
@@ -89,15 +91,44 @@ class Ghosts:
         """Number of own elements that are sent in each exchange."""
         return sum(len(partner.buffer) for partner in self._partners)
 
+    def among(self, members: np.ndarray) -> Ghosts:
+        """Return what exchanges only some elements, by their places among the own ones and all ghosts; nothing is sent for it.
+
+        Parameters
+        ----------
+        members : ndarray of bool, shape (own + ghosts,)
+            On all ranks alike: the owner of a ghost says of it the same.
+        """
+        found = copy.copy(self)
+        found.wanted, found._partners, found._extended = self.wanted[members[self.own :]], [], None
+        for partner in self._partners:
+            own, ghosts = (
+                np.flatnonzero(members[part]) + part.start if isinstance(part, slice) else part[members[part]]
+                for part in (partner.own, partner.ghosts)
+            )
+            if len(own) or len(ghosts):
+                rooms = np.empty(len(own)), np.empty(len(ghosts))
+                found._partners.append(_Partner(partner.rank, own, ghosts, *rooms))
+        return found
+
     def extended(self, own: np.ndarray) -> np.ndarray:
         """Return the vector with its ghosts, fetched now; valid until the next exchange."""
-        room = self._room
-        room[: self.own] = own
+        if self._extended is None:
+            self._extended = np.empty(self.own + self.count)
+        self._extended[: self.own] = own
+        self.fetch(self._extended)
+        return self._extended
+
+    def fetch(self, room: np.ndarray) -> None:
+        """Fetch the ghosts of a vector that has room for all of them behind the own elements."""
         for partner in self._partners:
             np.copyto(partner.buffer, room[partner.own])
-        self._pass_on([(p.buffer, p.rank) for p in self._partners], [(room[p.ghosts], p.rank) for p in self._partners])
+        received = [(room[p.ghosts] if p.incoming is None else p.incoming, p.rank) for p in self._partners]
+        self._pass_on([(p.buffer, p.rank) for p in self._partners], received)
+        for partner in self._partners:
+            if partner.incoming is not None:
+                room[partner.ghosts] = partner.incoming
         self.traffic.exchanges += 1
-        return room
 
     def give_back(self, extended: np.ndarray) -> None:
         """Add the ghosts of a vector to the elements of their owners, in the order of the ranks."""

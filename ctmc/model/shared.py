@@ -28,6 +28,7 @@ from ctmc.model.transitions import (
     LatticeTransitions,
     Slab,
     lattice_slabs,
+    slab_rates,
 )
 from ctmc.ranks import ALONE, Ranks
 
@@ -36,6 +37,8 @@ Exits = Callable[[int, int], np.ndarray]
 _STATES = 1 << 18
 """States per slab of a lattice in memory."""
 _MOST_VALUES = 1 << 16
+_PART = 1 << 20
+"""Entries that are renumbered at once."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -292,7 +295,7 @@ def share(model: Generator, ranks: Ranks, exits: Exits | None = None) -> SharedG
     """
     begins = _borders(model, ranks)
     begin, end = int(begins[ranks.rank]), int(begins[ranks.rank + 1])
-    transitions, outside = _own_rows(model, begin, end)
+    transitions, outside = own_rows(model, begin, end)
     entries = len(transitions.sources)
     before = sum(ranks.gathered(entries)[: ranks.rank])
     exit_rates: Any = None
@@ -327,26 +330,37 @@ def _borders(model: Generator, ranks: Ranks) -> np.ndarray:
     """Return the first state of each rank and the number of states, so that transitions are shared out evenly."""
     if ranks.count == 1:
         return np.array([0, model.space.size])
-    slabs = _slab_count(model)
-    counts = np.zeros(slabs)
-    for number in range(ranks.rank, slabs, ranks.count):
-        counts[number] = int(_slab(model, number).indptr[-1])
-    before = np.concatenate([[0.0], np.cumsum(ranks.total(counts))])
-    own = 0
-    if ranks.rank:
-        wanted = before[-1] * ranks.rank / ranks.count
-        number = min(int(np.searchsorted(before, wanted, side="right")), slabs) - 1
-        slab = _slab(model, number)
-        inside = np.searchsorted(slab.indptr.view(np.int64), wanted - before[number])
-        own = int(slab.begin) + min(int(inside), len(slab.indptr) - 1)
+    own = border(model, transitions_before(model, ranks), ranks.rank / ranks.count)
     return np.array([*ranks.gathered(own), model.space.size])
 
 
-def _slab_count(model: Generator) -> int:
+def transitions_before(model: Generator, ranks: Ranks) -> np.ndarray:
+    """Return how many transitions lead into the states before each slab, and into all; counted by all ranks together."""
+    slabs = len(slab_begins(model)) - 1
+    counts = np.zeros(slabs)
+    for number in range(ranks.rank, slabs, ranks.count):
+        counts[number] = int(_slab(model, number).indptr[-1])
+    return np.concatenate([[0.0], np.cumsum(ranks.total(counts))])
+
+
+def border(model: Generator, before: np.ndarray, share: float) -> int:
+    """Return the first state before which lies this share of the transitions; `before` is what `transitions_before` returned."""
+    if share == 0:
+        return 0
+    wanted = before[-1] * share
+    number = min(int(np.searchsorted(before, wanted, side="right")), len(before) - 1) - 1
+    slab = _slab(model, number)
+    inside = np.searchsorted(slab.indptr.view(np.int64), wanted - before[number])
+    return int(slab.begin) + min(int(inside), len(slab.indptr) - 1)
+
+
+def slab_begins(model: Generator) -> np.ndarray:
+    """Return the first state of each slab in which a model's rows come, and the number of states."""
     rows = model.transitions
     if isinstance(rows, StreamedTransitions):
-        return len(rows.begins) - 1
-    return -(-model.space.size // _STATES) if isinstance(rows, LatticeTransitions) else 1
+        return rows.begins
+    step = _STATES if isinstance(rows, LatticeTransitions) else max(model.space.size, 1)
+    return np.append(np.arange(0, model.space.size, step), model.space.size)
 
 
 def _slab(model: Generator, number: int) -> Slab:
@@ -361,7 +375,7 @@ def _slab(model: Generator, number: int) -> Slab:
     return next(rows.slabs())
 
 
-def _slabs_of(model: Generator, begin: int, end: int) -> Iterator[Slab]:
+def slabs_of(model: Generator, begin: int, end: int) -> Iterator[Slab]:
     """Yield the slabs that have some of the states begin .. end - 1; each is valid until the next one."""
     rows = model.transitions
     if begin == end:
@@ -376,76 +390,85 @@ def _slabs_of(model: Generator, begin: int, end: int) -> Iterator[Slab]:
         yield next(rows.slabs())
 
 
-def _own_rows(model: Generator, begin: int, end: int) -> tuple[FloatTransitions | CodedTransitions, np.ndarray]:
+def own_rows(model: Generator, begin: int, end: int) -> tuple[FloatTransitions | CodedTransitions, np.ndarray]:
     """Return the transitions into the states begin .. end - 1, and the states outside that they come from, ascending.
 
-    Sources are numbered from `begin`, then on through the states outside.
+    Sources are numbered from `begin`, then on through the states outside.  Arrays grow in place, slab by slab, so that nothing is
+    ever held twice.
     """
-    counts, sources = [np.zeros(1, dtype=np.int64)], []
-    outside = np.empty(0, dtype=np.int64)
+    size, done, found = end - begin, 0, 0
+    indptr = np.zeros(size + 1, dtype=np.int64)
+    numbers: np.ndarray = np.empty(0, dtype=np.int32 if 2 * size <= np.iinfo(np.int32).max else np.int64)
+    beyond: list[np.ndarray] = []
     table = _Table()
-    for slab in _slabs_of(model, begin, end):
+    for slab in slabs_of(model, begin, end):
         first, last = max(begin - int(slab.begin), 0), min(end - int(slab.begin), len(slab.indptr) - 1)
         pointers = slab.indptr[first : last + 1].view(np.int64)
         entries = slice(int(pointers[0]), int(pointers[-1]))
-        counts.append(np.diff(pointers))
-        from_ = slab.sources[entries].copy()
-        sources.append(from_)
+        place = int(slab.begin) + first - begin
+        indptr[place + 1 : place + len(pointers)] = done + pointers[1:] - pointers[0]
         table.add(slab, entries)
-        outside = np.union1d(outside, from_[(from_ < begin) | (from_ >= end)].astype(np.int64))
-    kind = np.int32 if end - begin + len(outside) <= np.iinfo(np.int32).max else np.int64
-    numbers = np.empty(sum(map(len, sources)), dtype=kind)
-    done = 0
-    sources.reverse()  # so that what is done can be let go
-    while sources:
-        from_ = sources.pop()
-        inside = (from_ >= begin) & (from_ < end)
-        part = numbers[done : done + len(from_)]
-        part[inside] = from_[inside].astype(np.int64) - begin
-        part[~inside] = end - begin + np.searchsorted(outside, from_[~inside].astype(np.int64))
-        done += len(from_)
-    indptr = np.cumsum(np.concatenate(counts))
-    return table.rows(indptr, numbers), outside
+        from_ = slab.sources[entries].astype(np.int64)
+        outside = (from_ < begin) | (from_ >= end)
+        beyond.append(np.unique(from_[outside]))
+        from_ -= begin
+        from_[outside] = size + found + np.searchsorted(beyond[-1], from_[outside] + begin)  # for now: by slab
+        found += len(beyond[-1])
+        if size + found > np.iinfo(np.int32).max:
+            numbers = numbers.astype(np.int64, copy=False)
+        done = _append(numbers, done, from_)
+    ghosts, final = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *beyond]), return_inverse=True)
+    for part in _parts(numbers):
+        outside = part >= size
+        part[outside] = size + final[part[outside] - size]
+    return table.rows(indptr, numbers), ghosts
+
+
+def _append(array: np.ndarray, done: int, values: np.ndarray) -> int:
+    """Put values behind those that are there, and return how many there are; the memory grows where it is."""
+    array.resize(done + len(values), refcheck=False)
+    array[done:] = values
+    return done + len(values)
+
+
+def _parts(array: np.ndarray) -> Iterator[np.ndarray]:
+    for begin in range(0, len(array), _PART):
+        yield array[begin : begin + _PART]
 
 
 class _Table:
     """Rates that come slab by slab, kept as small codes where few of them differ."""
 
     def __init__(self) -> None:
-        self._parts: list[tuple[np.ndarray, np.ndarray]] = []  # codes, or nothing, and values
+        self._values = np.empty(0)  # ascending, but for those that came later
+        self._codes: np.ndarray | None = np.empty(0, dtype=np.uint8)
+        self._rates = np.empty(0)
+        self._done = 0
 
     def add(self, slab: Slab, entries: slice) -> None:
         """Take the rates of some entries."""
-        if slab.codes is not NO_CODES:
-            self._parts.append((slab.codes[entries].copy(), slab.rates))
-            return
-        rates = slab.rates[entries]
-        codes, values = NO_CODES, self._parts[-1][1] if self._parts else NO_CODES
-        if len(values) and len(values) <= _MOST_VALUES:  # most slabs have the rates of the one before
-            codes = np.minimum(np.searchsorted(values, rates), len(values) - 1)
-            if not np.array_equal(values[codes], rates):
-                codes = NO_CODES
-        if codes is NO_CODES:
-            values = np.unique(rates)
-            if len(values) > _MOST_VALUES:
-                values = rates.copy()
-            else:
-                codes = np.searchsorted(values, rates)
-        self._parts.append((codes if codes is NO_CODES else codes.astype(np.min_scalar_type(len(values))), values))
+        if self._codes is not None:
+            given = slab.rates[entries] if slab.codes is NO_CODES else slab.rates
+            values = np.unique(given)
+            new = np.setdiff1d(values, self._values, assume_unique=True)
+            if len(self._values) + len(new) <= _MOST_VALUES:
+                self._values = np.concatenate([self._values, new])
+                if len(self._values) > 256:
+                    self._codes = self._codes.astype(np.uint16, copy=False)
+                order = np.argsort(self._values)
+                codes = order[np.searchsorted(self._values, given, sorter=order)].astype(self._codes.dtype)
+                self._done = _append(
+                    self._codes, self._done, codes if slab.codes is NO_CODES else codes[slab.codes[entries]]
+                )
+                return
+            self._rates, self._codes = self._values[self._codes], None
+        self._done = _append(self._rates, self._done, slab_rates(slab, entries))
 
     def rows(self, indptr: np.ndarray, sources: np.ndarray) -> FloatTransitions | CodedTransitions:
-        """Return all of them as rows; what was kept is let go."""
-        parts, self._parts = self._parts, []
-        if all(codes is not NO_CODES for codes, _ in parts):
-            values = np.unique(np.concatenate([np.empty(0), *{id(table): table for _, table in parts}.values()]))
-            if len(values) <= _MOST_VALUES:
-                codes = np.empty(len(sources), dtype=np.uint8 if len(values) <= 256 else np.uint16)
-                done = 0
-                for part, table in parts:
-                    np.take(
-                        np.searchsorted(values, table).astype(codes.dtype), part, out=codes[done : done + len(part)]
-                    )
-                    done += len(part)
-                return CodedTransitions(indptr, sources, codes, values)
-        written = [table if part is NO_CODES else table[part] for part, table in parts]
-        return FloatTransitions(indptr, sources, np.concatenate(written))
+        """Return all of them as rows."""
+        if self._codes is None:
+            return FloatTransitions(indptr, sources, self._rates)
+        values, place = np.unique(self._values, return_inverse=True)
+        for part in _parts(self._codes):
+            part[:] = place[part]
+        return CodedTransitions(indptr, sources, self._codes, values)

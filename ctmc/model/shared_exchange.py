@@ -15,6 +15,9 @@ from ctmc.model.shared import SharedGenerator
 from ctmc.model.state_space import Lattice
 from ctmc.model.transitions import Slab, slab_rates
 
+_ROWS = 1 << 16
+"""Rows that are looked at together."""
+
 
 def gathered(chain: SharedGenerator) -> Generator:
     """Return the whole of a small shared chain on each rank, without rewards and labels."""
@@ -104,13 +107,19 @@ def _flows(
     slab: Slab, n: int, everywhere: np.ndarray, part_of: np.ndarray, masses: np.ndarray, sizes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the rates between parts that the transitions into own states give, one for each pair."""
-    sources = slab.sources[: int(slab.indptr[-1])].astype(np.int64)
-    ends = np.repeat(part_of[:n], np.diff(slab.indptr.view(np.int64)))
-    across = np.flatnonzero(part_of[sources] != ends)
-    begins = part_of[sources[across]]
+    pointers = slab.indptr.view(np.int64)
+    found: list[tuple[np.ndarray, ...]] = []
+    for row in range(0, n, _ROWS):  # so that no more than some rows are written out
+        part = pointers[row : min(row + _ROWS, n) + 1]
+        sources = slab.sources[part[0] : part[-1]]
+        ends = np.repeat(part_of[row : row + len(part) - 1], np.diff(part))
+        across = np.flatnonzero(part_of[sources] != ends)
+        rates = slab_rates(slab, slice(int(part[0]), int(part[-1])))
+        found.append((sources[across].astype(np.int64), ends[across], rates[across]))
+    sources, ends, rates = (np.concatenate(parts) for parts in zip(*found, strict=True)) if found else np.empty((3, 0))
+    begins = part_of[sources.astype(np.int64)]
     mass = masses[begins]
-    shares = np.divide(everywhere[sources[across]], mass, out=1.0 / sizes[begins], where=mass > 0)
-    rates = slab.rates[slab.codes[across]] if len(slab.codes) else slab.rates[across]
-    summed = coo_array((shares * rates, (begins, ends[across])), shape=(len(masses),) * 2)
+    shares = np.divide(everywhere[sources.astype(np.int64)], mass, out=1.0 / sizes[begins], where=mass > 0)
+    summed = coo_array((shares * rates, (begins, ends.astype(np.int64))), shape=(len(masses),) * 2)
     summed.sum_duplicates()
     return *(numbers.astype(np.int64) for numbers in summed.coords), summed.data

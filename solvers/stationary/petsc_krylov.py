@@ -36,7 +36,8 @@ class PetscKrylov:
     a correction on levels (a variable named level, or the total of the coordinates), which costs no product.
 
     Stops when ||pi Q||_1 / sum_i pi_i q_i <= tolerance, recomputed after each solve; PETSc's reason codes are not believed.  One
-    product an iteration (bcgs: two).  Memory: 16 bytes an entry of A and of its factors, `restart` vectors.  Under ``mpirun`` each
+    product an iteration (bcgs: two).  Memory: 16 bytes an entry of A, of its factors and of what A is made from, `restart` vectors;
+    form='shell' with method='bcgs' takes some 12 vectors and nothing else.  Under ``mpirun`` each
     rank has its own states.  Take it where a model outgrows one machine, or where bicgstab takes hundreds of products.  Needs the
     extra 'distributed'.  Source: S. Balay et al., *PETSc/TAO users manual*, ANL-21/39, Argonne National Laboratory.
 
@@ -50,8 +51,8 @@ class PetscKrylov:
         'between': levels are balanced before and after a run of the Krylov method; 'levels': the preconditioner corrects them, too;
         'none'.
     form : str
-        'reduced' (one color, put together), 'shell' (one color, as two products one after the other; for 'jacobi' and 'none'),
-        'full' (all states), or 'auto': reduced where there are two colors.
+        'reduced' (one color, put together), 'shell' (the same as products with the model's rows, nothing put together: the least
+        memory; with preconditioner='none'), 'full' (all states), or 'auto': reduced where there are two colors.
     restart : int
         Vectors of the GMRES family.
     options : str
@@ -91,8 +92,16 @@ class PetscKrylov:
         parsed_options(self.options)
 
     def memory(self, states: int, entries: int) -> int:
-        """Return the bytes that the method takes beside the model."""
-        return 8 * (self.restart + 8) * states // 2 + 64 * entries
+        """Return the bytes that the method takes beside the model, at the peak: while the matrix is put together, or later."""
+        vectors = 10 + (self.restart if "gmres" in self.method else 0)
+        blocks = 1.3 if self.preconditioner == "asm" else 0.0
+        if self.form == "shell":
+            return (50 + (40 if self.coarse != "none" else 0) + 4 * vectors) * states
+        if self.form == "full":
+            return int((3.7 + blocks) * 16 * (entries + states)) + 8 * vectors * states
+        # ways of two steps from a state of one color, and back to it
+        reduced = (entries * (entries / max(states, 1)) / 2 + states) / 2
+        return int((3.5 + blocks) * 16 * reduced) + 32 * entries + 4 * vectors * states
 
     def run(self, problem: Stationary, trace: Trace) -> Outcome:
         """Return the stationary distribution."""
@@ -112,7 +121,8 @@ class PetscKrylov:
             if levels is not None:
                 correction = LevelCorrection(chain.ranks, levels, system.multiply, x)
                 x = correction.x
-            solver = self._solver(objects, system, correction if self.coarse == "levels" else None)
+                correction = correction if self.coarse == "levels" else None  # else its vectors are let go
+            solver = self._solver(objects, system, correction)
             steps: int | None = 0
             while steps is not None:
                 residual = -system.multiply(x)

@@ -15,7 +15,7 @@ from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
 from solvers._options import check_choice, check_count
 from solvers._petsc import SLEPC, Objects, function_matrix, options, parsed_options, part_of, vector
-from solvers._petsc_equations import POLISH, Equations, equations
+from solvers._petsc_equations import POLISH, Equations, Products, equations
 from solvers._slepc import PREFIX, eigenpairs, eigensolver, leading_vector, restarted
 from solvers._start import first_guess
 
@@ -121,7 +121,8 @@ class SlepcKrylovSchur:
         return rate * (found[1][0] - 1), found[1][1]
 
     def _iterate(self, system: Equations, objects: Objects, x: np.ndarray, trace: Trace) -> np.ndarray:
-        exits = system.restrict(system.chain.exit_rates)
+        # what is iterated are flows
+        exits = np.ones(1) if isinstance(system, Products) else system.restrict(system.chain.exit_rates)
         exits = np.where(exits > 0, exits, 1.0)
         first = objects.keep(system.vectors[0].duplicate())
 
