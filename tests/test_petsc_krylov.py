@@ -30,7 +30,7 @@ def exact(queues):
     "solver",
     [
         "petsc_krylov",
-        "petsc_krylov(coarse='levels')",
+        "petsc_krylov(coarse='between')",
         "petsc_krylov(coarse='none')",
         "petsc_krylov(form='full')",
         "petsc_krylov(form='full', coarse='levels', preconditioner='bjacobi')",
