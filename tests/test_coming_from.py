@@ -203,14 +203,14 @@ def truth(tool: str, theirs: str) -> list[float] | None:
         return None if name is None else [float(value) for value in np.atleast_1d(known[name])]
     if tool in ("SMCSolver", "BuTools"):
         name = theirs.replace("`", "")
-        law = {0: lambda t: 1 - (PH[0] @ expm(PH[1] * t)).sum(), 1: lambda t: PH[0] @ expm(PH[1] * t) @ -PH[1].sum(1)}
+        inside = PH[0] @ expm(PH[1] * 0.5)  # where the law is after half a unit of time
         published = {
             "G": G, "R": R, "U": U, "pi=QBD_pi(B0,B1,R)": LEVELS[:6], "QBD_CAUDAL(A0,A1,A2)": [R[0] + R[3]],
             "all of it": [mean_of_levels()], "CTMCSolve(Q)": [0.40909, 0.31818, 0.27273],
             'QBDFundamentalMatrices(B, L, F, "G")': G, 'QBDFundamentalMatrices(B, L, F, "U")': U,
             "pi0, R = QBDSolve(B, L, F, L0)": LEVELS[:2], "QBDStationaryDistr(pi0, R, 5)[-2:]": LEVELS[-2:],
-            "MomentsFromPH(alpha, A, 5)": MOMENTS, "CdfFromPH(alpha, A, [0.5])": [law[0](0.5)],
-            "PdfFromPH(alpha, A, [0.5])": [law[1](0.5)],
+            "MomentsFromPH(alpha, A, 5)": MOMENTS, "CdfFromPH(alpha, A, [0.5])": [1 - inside.sum()],
+            "PdfFromPH(alpha, A, [0.5])": [-inside @ PH[1].sum(axis=1)],
         }  # fmt: skip
         return R[:1] if name.startswith("[G,R]=QBD_") else published.get(name)
     if "getSensitivityTable" in theirs:
