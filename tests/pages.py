@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import glob
 import io
 import re
 import shlex
@@ -131,7 +132,7 @@ def commands_of(text: str) -> Iterator[tuple[str, list[str]]]:
 def _run_command(
     line: str, shown: list[str], code: int, command: Callable[[list[str]], tuple[int, str]], at: int
 ) -> None:
-    words = shlex.split(line, comments=True)
+    words = [found for word in shlex.split(line, comments=True) for found in (sorted(glob.glob(word)) or [word])]
     if not words or words[0] != "ctmc":
         raise Wrong(f"line {at}: {line!r} is no command of ctmc; mark it")
     ended, output = command(words[1:])
