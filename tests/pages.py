@@ -65,7 +65,7 @@ def blocks_of(page: str) -> list[Block]:
     return found
 
 
-class Wrong(AssertionError):
+class PageError(AssertionError):
     """What a page shows is not what happens."""
 
 
@@ -79,22 +79,24 @@ def _run(block: Block, names: dict[str, Any], command: Callable[[list[str]], tup
     marks, text = block.marks, block.text
     unknown = set(marks) - {"not run", "run by", "run with", "file", "exit code"}
     if unknown:
-        raise Wrong(f"line {block.line}: no mark {unknown}")
+        raise PageError(f"line {block.line}: no mark {unknown}")
     if "not run" in marks:
         return 0
     if "run by" in marks:
         file, _, test = marks["run by"].partition("::")
         if not re.search(rf"^def {re.escape(test)}\(", (HOME / file).read_text(encoding="utf-8"), re.MULTILINE):
-            raise Wrong(f"line {block.line}: {file} has no test {test}")
+            raise PageError(f"line {block.line}: {file} has no test {test}")
         return 0
     for change in filter(None, marks.get("run with", "").split("; ")):
         old, _, new = change.partition(" -> ")
         if old not in text:
-            raise Wrong(f"line {block.line}: {old!r} is not in the block")
+            raise PageError(f"line {block.line}: {old!r} is not in the block")
         text = text.replace(old, new)
     if "file" in marks:
         Path(marks["file"]).parent.mkdir(parents=True, exist_ok=True)
         Path(marks["file"]).write_text(text, encoding="utf-8")
+        if block.language == "python":  # later blocks import it
+            return 0
     if block.language == "toml":
         tomllib.loads(text)
         return 1
@@ -110,7 +112,7 @@ def _run(block: Block, names: dict[str, Any], command: Callable[[list[str]], tup
         return count
     if block.language == "text" or "file" in marks:
         return 0
-    raise Wrong(f"line {block.line}: a block {block.language!r} cannot be run; mark it")
+    raise PageError(f"line {block.line}: a block {block.language!r} cannot be run; mark it")
 
 
 # ---- commands ---------------------------------------------------------------------------------------------------------------
@@ -134,16 +136,16 @@ def _run_command(
 ) -> None:
     words = [found for word in shlex.split(line, comments=True) for found in (sorted(glob.glob(word)) or [word])]
     if not words or words[0] != "ctmc":
-        raise Wrong(f"line {at}: {line!r} is no command of ctmc; mark it")
+        raise PageError(f"line {at}: {line!r} is no command of ctmc; mark it")
     ended, output = command(words[1:])
     if ended != code:
-        raise Wrong(f"line {at}: {line!r} ends with {ended} in place of {code}:\n{output}")
+        raise PageError(f"line {at}: {line!r} ends with {ended} in place of {code}:\n{output}")
     comment = line.partition(" # ")[2]
     _check_numbers(comment, output, f"line {at}: {line}")
     printed = [_words(text) for text in output.splitlines()]
     for text in shown:
         if _words(text) and not any(_same(_words(text), other) for other in printed):
-            raise Wrong(f"line {at}: {line!r} does not print {text!r}, but\n{output}")
+            raise PageError(f"line {at}: {line!r} does not print {text!r}, but\n{output}")
 
 
 def _words(line: str) -> list[str]:
@@ -175,7 +177,7 @@ def _check_numbers(comment: str, value: str, where: str) -> None:
         digits, _, power = text.partition("e")
         unit = 10.0 ** (int(power or 0) - len(digits.partition(".")[2]))
         if not any(abs(float(text) - number) <= 0.51 * unit for number in found):
-            raise Wrong(f"{where}: {text} is not in {value}")
+            raise PageError(f"{where}: {text} is not in {value}")
 
 
 # ---- programs ---------------------------------------------------------------------------------------------------------------
@@ -198,10 +200,10 @@ def run_program(text: str, names: dict[str, Any], at: int = 0) -> int:
                     _check_numbers(comments.get(statement.end_lineno or 0, ""), repr(value), where)
             else:
                 exec(compile(ast.Module([statement], []), "page", "exec"), names)
-        except Wrong:
+        except PageError:
             raise
         except Exception as error:
-            raise Wrong(f"{where} raises {type(error).__name__}: {error}") from error
+            raise PageError(f"{where} raises {type(error).__name__}: {error}") from error
     return len(statements)
 
 
@@ -212,5 +214,5 @@ def _run_session(text: str, names: dict[str, Any], at: int) -> int:
     told: list[str] = []
     result = doctest.DocTestRunner(optionflags=flags).run(test, out=told.append, clear_globs=False)
     if result.failed:
-        raise Wrong(f"line {at}: {''.join(told)}")
+        raise PageError(f"line {at}: {''.join(told)}")
     return result.attempted

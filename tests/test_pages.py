@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
-from pages import HOME, Wrong, blocks_of, run_page
+from pages import HOME, PageError, blocks_of, run_page
 
 from ctmc.cli import main
 
@@ -18,13 +20,18 @@ def command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CTMC_STORE", raising=False)
     monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.syspath_prepend(tmp_path)  # as in a session that was started there
+    known = set(sys.modules)
 
     def run(arguments):
         capsys.readouterr()
         code = main(arguments)
         return code, "\n".join(capsys.readouterr())
 
-    return run
+    yield run
+    for name in set(sys.modules) - known:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -56,7 +63,7 @@ def test_there_are_pages():
     ],
 )
 def test_what_does_not_happen_is_found(block, sentence, command):
-    with pytest.raises(ValueError if sentence is None else Wrong) as caught:
+    with pytest.raises(ValueError if sentence is None else PageError) as caught:
         run_page(f"Text.\n\n{block}\n", command)
     assert sentence is None or sentence in str(caught.value)
 

@@ -64,11 +64,12 @@ def entries(body: str) -> list[tuple[str, str]]:
 
 
 def table(rows: list[tuple[str, str]], link: Callable[[str], str | None] = lambda name: None) -> str:
-    """Return names, types and meanings as a table."""
-    lines = ["| name | type | meaning |", "| --- | --- | --- |"]
+    """Return names, types where there are some, and meanings as a table."""
+    typed = any(" : " in head for head, _ in rows)
+    lines = ["| name | type | meaning |", "| --- | --- | --- |"] if typed else ["| | meaning |", "| --- | --- |"]
     for head, meaning in rows:
-        name, separator, kind = head.partition(" : ")
-        cells = [f"`{name}`", inline(kind, link) if separator else "", inline(meaning, link)]
+        name, _, kind = head.partition(" : ")
+        cells = [f"`{name}`", *([inline(kind, link)] if typed else []), inline(meaning, link)]
         lines.append("| " + " | ".join(cell.replace("|", "&#124;") for cell in cells) + " |")
     return "\n".join(lines)
 

@@ -102,7 +102,10 @@ def builders_page() -> str:
 
 def commands_page() -> str:
     """Return the help of every command."""
-    out = ["# Commands", "Exit codes: 0 fine, 1 an answer that is not certified, 2 bad input, 70 an error inside the program."]
+    out = [
+        "# Commands",
+        "Exit codes: 0 fine, 1 an answer that is not certified, 2 bad input, 70 an error inside the program.",
+    ]
     with click.Context(cli, info_name="ctmc", terminal_width=100, max_content_width=100) as context:
         out.append(f"```text\n{cli.get_help(context)}\n```")
         for name in cli.list_commands(context):
@@ -126,7 +129,10 @@ def _help(command: click.Command, name: str, parent: click.Context) -> list[str]
 
 def studies_page() -> str:
     """Return the studies that come with the package."""
-    out = ["# Studies", "Studies that come with the package run by name, `ctmc run NAME`; a copy of one is the beginning of yours."]
+    out = [
+        "# Studies",
+        "Studies that come with the package run by name, `ctmc run NAME`; a copy of one is the beginning of yours.",
+    ]
     for path in sorted((HOME / "data" / "studies").glob("*.toml")):
         out += [f"## {path.stem}", f"```toml\n{path.read_text(encoding='utf-8').rstrip()}\n```"]
     return "\n\n".join(out) + "\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
 from functools import cache
 from pathlib import Path
@@ -28,7 +27,9 @@ def measured() -> dict[str, list[dict[str, Any]]]:
 @cache
 def advised() -> dict[str, tuple[str, str]]:
     """Return when to take a solver, and when it fails, as the README has it; plain names."""
-    section = (HOME / "README.md").read_text(encoding="utf-8").partition("\n## Which solver when\n")[2].partition("\n## ")[0]
+    section = (
+        (HOME / "README.md").read_text(encoding="utf-8").partition("\n## Which solver when\n")[2].partition("\n## ")[0]
+    )
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| [^|]+ \| ([^|]+) \| ([^|]+) \|$", section, re.MULTILINE)
     return {name: (take, fails) for names, take, fails in rows for name in re.findall(r"`(\w+)`", names)}
 
@@ -36,7 +37,8 @@ def advised() -> dict[str, tuple[str, str]]:
 def solver_page(name: str) -> str:
     """Return the page of a solver."""
     kind: Any = registry.solver_class(name)
-    parts = [f"# {name}", docstrings.markdown(kind, 2, _link(name)), _facts(name, kind), _measured(name)]
+    text, heading, details = docstrings.markdown(kind, 2, _link(name)).partition("\n\n## ")
+    parts = [f"# {name}", text, _facts(name, kind), (heading + details).strip(), _measured(name)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -56,7 +58,9 @@ def _facts(name: str, kind: Any) -> str:
         rows += [("take it", advised()[name][0]), ("it fails", advised()[name][1])]
     if hasattr(kind, "memory"):
         each = kind().memory(_STATES, _ENTRIES) / _STATES
-        rows.append(("memory beside the model", f"{each:,.0f} bytes a state ({_STATES:,} states, {_ENTRIES:,} transitions)"))
+        rows.append(
+            ("memory beside the model", f"{each:,.0f} bytes a state ({_STATES:,} states, {_ENTRIES:,} transitions)")
+        )
     if library := getattr(kind, "library", None):
         rows.append(("library", f"`{library[0]}`: `pip install 'ctmc-lab[{library[1]}]'`"))
     rows.append(("command", f"`ctmc solve model.h5 --solver {name}`"))
@@ -66,7 +70,8 @@ def _facts(name: str, kind: Any) -> str:
     ]
     if options:
         rows.append(("options", ", ".join(options)))
-    return "## In short\n\n| | |\n| --- | --- |\n" + "\n".join(f"| {head} | {cell} |" for head, cell in rows)
+    lines = [f"| {head} | {cell} |" for head, cell in rows]
+    return "\n".join(["## In short", "", lines[0], "| --- | --- |", *lines[1:]])
 
 
 def _measured(name: str) -> str:
@@ -80,12 +85,13 @@ def _measured(name: str) -> str:
     (sums,) = (row for row in measured()["solvers"] if row["solver"] == name)
     told = [f"A certified answer on {sums['certified']} of {sums['tried']} models, the fastest on {sums['wins'][0]}"]
     if sums["ratios"][0] is not None:
-        told.append(f"in the median {_times(sums['ratios'][0])} the best time")
+        told.append(f"in the median {sums['ratios'][0]:.3g} times the best time")
     if sums["ratios"][1] is not None:
-        told.append(f"and {_times(sums['ratios'][1])} the fewest products")
+        told.append(f"and {sums['ratios'][1]:.3g} times the fewest products")
     lines = [
         "## Measured",
-        ", ".join(told) + ". `ctmc compare which_solver`: tolerance 1e-12, at most 10 s a solve, two cores; times move with the "
+        ", ".join(told)
+        + ". `ctmc compare which_solver`: tolerance 1e-12, at most 10 s a solve, two cores; times move with the "
         "machine, products do not. *To the best* is relative to the fastest solver on that model.",
         "| model | states | status | seconds | to the best | products | defect |\n" + "| --- " * 7 + "|",
     ]
@@ -101,16 +107,10 @@ def _measured(name: str) -> str:
     return "\n\n".join(lines)
 
 
-def _times(ratio: float) -> str:
-    return "as fast as" if math.isclose(ratio, 1) else f"{ratio:.3g} times"
-
-
 @cache
 def best(model: str) -> float:
     """Return the least seconds of a certified answer on a model."""
-    return min(
-        run["seconds"] for run in measured()["runs"] if run["model"] == model and run["status"] == "CONVERGED"
-    )
+    return min(run["seconds"] for run in measured()["runs"] if run["model"] == model and run["status"] == "CONVERGED")
 
 
 def index_page() -> str:
@@ -122,6 +122,10 @@ def index_page() -> str:
         problems = ", ".join(registry.problem_name(problem) for problem in kind.solves)
         text = docstrings.summary(kind).replace("|", "&#124;")
         rows.append(f"| [`{name}`]({name}.md) | {problems} | {', '.join(need.__name__ for need in needs)} | {text} |")
-    section = (HOME / "README.md").read_text(encoding="utf-8").partition("\n## Which solver when\n")[2].partition("\n## ")[0]
-    section = section.replace("benchmarks/README.md", "../figures.md").replace("benchmarks/which_solver.svg", "../which_solver.svg")
+    section = (
+        (HOME / "README.md").read_text(encoding="utf-8").partition("\n## Which solver when\n")[2].partition("\n## ")[0]
+    )
+    section = section.replace("benchmarks/README.md", "../figures.md").replace(
+        "benchmarks/which_solver.svg", "../which_solver.svg"
+    )
     return "# Solvers\n\n" + "\n".join(rows) + "\n\n## Which solver when\n" + section
