@@ -54,7 +54,7 @@ def python_page(page: str) -> str:
         found = name.removeprefix("ctmc.").partition("(")[0]
         return f"{pages[found]}.md#ctmc.{found}" if found in pages else None
 
-    out = [f"# {title}"]
+    out = [f"# {title}", "Examples are run as tests; they begin after the imports of the module that they stand in."]
     for names in parts:
         for name in names:
             thing = getattr(ctmc, name)
