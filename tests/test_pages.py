@@ -34,6 +34,7 @@ def command(tmp_path, monkeypatch, capsys):
             del sys.modules[name]
 
 
+@pytest.mark.timeout(900)  # the README has 130 commands and statements, whose loops may have to be compiled first
 @pytest.mark.parametrize("page", PAGES)
 def test_what_a_page_shows_happens(page, command):
     count = run_page((HOME / page).read_text(encoding="utf-8"), command)
