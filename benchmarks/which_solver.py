@@ -2,10 +2,13 @@
 
 python benchmarks/which_solver.py which_solver.h5               the table of the README, a row for each family of models
 python benchmarks/which_solver.py which_solver.h5 --all         also a row for each solver and for each model
+python benchmarks/which_solver.py which_solver.h5 --json        all runs and sums, as docs/site/which_solver.json keeps them
 """
 
 from __future__ import annotations
 
+import json
+import statistics
 import sys
 
 from ctmc.comparison.files import load_comparison
@@ -67,8 +70,40 @@ def by_model(comparison: Comparison) -> list[str]:
     return lines
 
 
+def as_json(comparison: Comparison) -> str:
+    """Return models, sums of each solver and runs as JSON, a line for each; every number is as it was measured."""
+    models = [
+        {"name": model.name, "family": model.family, "kind": model.kind, "states": model.states, "recipe": model.recipe}
+        for model in comparison.models.values()
+    ]
+    sums = [
+        {"solver": one.label, "certified": one.certified, "tried": one.tried, "wins": one.wins, "ratios": one.ratios}
+        for one in records(comparison)
+    ]
+    runs = [
+        {
+            "solver": run.solver,
+            "model": run.model,
+            "status": run.status,
+            "seconds": statistics.median(run.seconds) if run.seconds else None,
+            "products": run.products,
+            "defect": run.defect,
+        }
+        for run in comparison.runs
+    ]
+    parts = {"models": models, "solvers": sums, "runs": runs}
+    texts = [
+        f'"{name}": [\n' + ",\n".join(json.dumps(row, allow_nan=False) for row in rows) + "\n]"
+        for name, rows in parts.items()
+    ]
+    return "{\n" + ",\n".join(texts) + "\n}"
+
+
 if __name__ == "__main__":
     found = load_comparison(sys.argv[1])
+    if "--json" in sys.argv[2:]:
+        print(as_json(found))
+        sys.exit()
     tables = [by_family(found)]
     if "--all" in sys.argv[2:]:
         tables += [by_solver(found), by_model(found)]

@@ -1,5 +1,6 @@
 """Benchmarks that reach into the code run at a tiny size, so that a change of the code cannot break them unseen."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -100,7 +101,7 @@ def test_the_tables_of_which_solver(tmp_path):
     )
     save_comparison(tmp_path / "found.h5", comparison(*runs))
     done = subprocess.run(
-        [sys.executable, BENCHMARKS / "which_solver.py", tmp_path / "found.h5"],
+        [sys.executable, BENCHMARKS / "which_solver.py", tmp_path / "found.h5", "--all"],
         capture_output=True,
         text=True,
         timeout=200,
@@ -109,3 +110,12 @@ def test_the_tables_of_which_solver(tmp_path):
     lines = done.stdout.splitlines()
     assert "| `gmres` | 2 of 2 | 0 | 1.75 times | 1 | 1.25 times |" in lines
     assert "| net | 100 | 2 of 2 | `anderson` 2 s | `gmres` 2 times | `anderson` 60 | `gmres` 1.5 times |" in lines
+    command = [sys.executable, BENCHMARKS / "which_solver.py", tmp_path / "found.h5", "--json"]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=200, check=True).stdout)
+    assert [(one["solver"], one["model"], one["seconds"], one["products"]) for one in found["runs"]] == [
+        (one.solver, one.model, one.seconds[0], one.products) for one in runs
+    ]
+    assert {one["solver"]: (one["certified"], one["tried"], one["ratios"]) for one in found["solvers"]}["gmres"] == (
+        2, 2, [1.75, 1.25],
+    )  # fmt: skip
+    assert [model["name"] for model in found["models"]] == ["queue", "net"]

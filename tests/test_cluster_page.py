@@ -12,11 +12,11 @@ from pathlib import Path
 import mpi
 import numpy as np
 import pytest
+from pages import HOME, blocks_of
 
 import ctmc
 from ctmc.cli import main
 
-HOME = Path(__file__).resolve().parent.parent
 CLUSTER = (HOME / "docs" / "cluster.md").read_text(encoding="utf-8")
 FORMATS = (HOME / "docs" / "formats.md").read_text(encoding="utf-8")
 MODEL = ("supermarket", {"service_rates": [3, 2, 1], "arrival_rate": 4.5, "choices": 2, "capacity": 9})
@@ -24,8 +24,7 @@ MODEL = ("supermarket", {"service_rates": [3, 2, 1], "arrival_rate": 4.5, "choic
 
 def blocks(text, language, having=""):
     """Return the blocks of a page in one language that have some words."""
-    found = re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    return [block for block in found if having in block]
+    return [block.text for block in blocks_of(text) if block.language == language and having in block.text]
 
 
 def needs_petsc(test):
