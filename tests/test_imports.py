@@ -189,11 +189,7 @@ def violations(home: Path) -> list[str]:
                     found.append(f"{where} imports {target}: {why}")
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in EXECUTES:
                 found.append(f"{where} calls {node.func.id}")
-            opens = (
-                isinstance(node, ast.Attribute)
-                and node.attr in ("File", "open")  # so that only few are written out, which takes time
-                and ast.unparse(node) in ("h5py.File", "h5py.h5f.open")
-            )
+            opens = isinstance(node, ast.Attribute) and ast.unparse(node) in ("h5py.File", "h5py.h5f.open")
             if opens and not module.startswith("ctmc.storage"):
                 found.append(f"{where} opens an HDF5 file: only ctmc.storage does")
             if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and getattr(node.value, "value", 1):
