@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -44,9 +45,22 @@ class Case:
     answer: Any = None
 
     def known(self) -> np.ndarray | None:
-        """Return the known answer, in the shape of the value; for a QBD the probabilities of the first levels, one after another."""
+        """Return the known answer, in the shape of the value; for a QBD the probabilities of the first levels, one after another.
+
+        It is read-only and found once: one case serves all solvers.
+        """
+        return self._known
+
+    @cached_property
+    def _known(self) -> np.ndarray | None:
+        found = self._find()
+        if found is not None:
+            found.flags.writeable = False
+        return found
+
+    def _find(self) -> np.ndarray | None:
         if self.answer is not None:
-            return np.asarray(self.answer)
+            return np.array(self.answer)
         if isinstance(self.problem, Transient | AccumulatedReward):
             return _over_time(self.problem)
         if isinstance(self.problem, FirstPassage):

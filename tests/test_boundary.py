@@ -273,7 +273,7 @@ def summed(sources, values):
 
 
 SUMS = {
-    "scatter": (products._scatter, lambda x, i, j, rates: rates * x[j], True),
+    "scatter": (products.scatter, lambda x, i, j, rates: rates * x[j], True),
     "exit sums": (products.exit_sums, lambda x, i, j, rates: rates, False),
     "squared differences": (
         products.add_squared_differences,

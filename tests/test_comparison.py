@@ -431,6 +431,25 @@ def test_a_parent_that_is_ended_leaves_no_process_and_a_whole_file(tmp_path, plu
     assert [run["session"] for run in document["runs"]] == [0, 0, 1, 1]
 
 
+@pytest.mark.needs_compilation
+def test_what_is_loaded_before_the_forks_has_run_a_loop_but_none_in_parallel():
+    """The first loop of a process costs most; threads of parallel ones would end every fork."""
+    code = """
+        import numba
+        from ctmc.comparison.attempt import prepare
+        from ctmc.storage.checksum import fletcher32
+        print(len(fletcher32.signatures))
+        prepare()
+        print(len(fletcher32.signatures))
+        try:
+            print(numba.threading_layer())
+        except ValueError:
+            print("no threads")
+        """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:-1] == ["0", "1", "no threads"]
+
+
 def test_a_warden_that_is_killed_costs_one_row(queue):
     with Warden(comparing.ATTEMPT) as warden:
         warden.begin({})

@@ -10,8 +10,9 @@ import ctmc
 from ctmc import contract, registry
 
 CHECKS = [
-    pytest.param(check, id=f"{name}-{title}", marks=skipped_without_library(name))
+    pytest.param(check, id=f"{name}-{title}", marks=marks)
     for name in registry.solver_names()
+    for marks in [skipped_without_library(name)]
     for title, check in contract.solver_checks(name, CASES)
 ]
 

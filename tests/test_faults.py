@@ -354,10 +354,16 @@ def child(moment, action):
     assert os.WEXITSTATUS(status) != 255
     return os.WEXITSTATUS(status)
 
+found_whole = set()
+
 def whole():
     for path in folder.rglob("[!.]*.h5"):
+        content = path.read_bytes()
+        if content in found_whole:  # the same bytes were looked at before: most files are as they were
+            continue
         problem = ctmc.verify(path).problem
         assert not problem, problem
+        found_whole.add(content)
 
 def again(action):
     whole()

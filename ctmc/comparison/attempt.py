@@ -25,6 +25,7 @@ from ctmc.problem import PROBLEMS, Stationary
 from ctmc.solution import HISTORY, Solution, Status, flat_measures
 from ctmc.solve import solve
 from ctmc.storage import load_fitting
+from ctmc.storage.checksum import fletcher32
 from ctmc.threads import limited_threads
 
 WARM_UP = 5.0
@@ -41,6 +42,8 @@ def prepare() -> None:
     import scipy.sparse.linalg  # noqa: F401
 
     registry.load_own_solvers()
+    # The first compiled loop of a process costs 0.2 s more; not one in parallel, whose threads would not stand a fork.
+    fletcher32(np.frombuffer(b"first", dtype=np.uint8))
 
 
 def attempt(request: Mapping[str, Any], tell: Callable[[str], None]) -> None:
