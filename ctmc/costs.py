@@ -167,7 +167,7 @@ def krylov_products(levels: int, form: str) -> tuple[int, int]:
     Examples
     --------
     >>> krylov_products(70, "shell"), krylov_products(70, "reduced")
-    ((120, 720), (41, 367))
+    ((119, 721), (41, 369))
     """
     steps, spread = (2 * (70 + 1.4 * max(levels - 15, 0)), 2.45) if form == "shell" else (68 + max(levels - 15, 0), 3.0)
     return int(steps / spread), math.ceil(steps * spread)

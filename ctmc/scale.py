@@ -158,7 +158,7 @@ def scale(model: Generator, cluster: Cluster, solvers: tuple[str, ...] = SOLVERS
     ...     queues = registry.build("supermarket", service_rates=[2, 1, 1], arrival_rate=3, choices=2, capacity=9)
     >>> lean, _ = scale(queues, Cluster(nodes=2, memory=1 << 30, ranks=2))
     >>> lean.ranks, lean.ghosts, lean.messages, lean.bytes_sent, lean.fits
-    (4, 172, 2, 1376, True)
+    (4, 199, 2, 1584, True)
     """
     if not isinstance(model, Generator):
         raise ModelError(

@@ -108,7 +108,7 @@ def volume(model: Generator, count: int, counted: int = COUNTED) -> Volume:
     ...     queues = build("supermarket", service_rates=[2, 1, 1], arrival_rate=3, choices=2, capacity=9)
     >>> found = volume(queues, 4)
     >>> found.ghosts.tolist(), found.messages.tolist()
-    ([100, 172, 164, 91], [1, 2, 2, 1])
+    ([100, 199, 198, 86], [1, 2, 2, 1])
     """
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
         raise ModelError(f"the number of ranks is {count!r}; allowed is a whole number from 1 on.")

@@ -166,7 +166,7 @@ def savings(counts: Iterable[Count]) -> tuple[Saving, ...]:
     >>> cold = Count("path", (0, 0), "queue", "stationary", "gmres", False, 50)
     >>> warm = Count("path", (0, 0), "queue", "stationary", "gmres", True, 20, 55)
     >>> print(savings([cold, warm])[0])
-    Warm starts from path on, gmres: 1 answers took 20 products; measured: 1 of them took 20, and 55 from scratch in an earlier run.
+    Warm starts from path on, gmres: 1 answers took 20 products; measured: 1 of them took 20, and 55 from scratch in an earlier run, so 64 % were saved.
     """
     groups: dict[tuple[str, tuple[int, int]], list[Count]] = {}
     for count in counts:
