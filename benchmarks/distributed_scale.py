@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import shlex
 import subprocess
@@ -99,7 +100,10 @@ def work(ranks: Ranks, job: dict[str, Any]) -> dict[str, Any]:
 def run(start: str, count: int, **job: Any) -> list[dict[str, Any]]:
     """Return what so many ranks say about a job."""
     command = [*shlex.split(start), "-n", str(count), sys.executable, __file__, "--job", json.dumps(job)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1500, stdin=subprocess.DEVNULL)
+    whole_lines = {**os.environ, "PYTHONUNBUFFERED": ""}  # or those of several ranks mix
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=1500, stdin=subprocess.DEVNULL, env=whole_lines
+    )
     if done.returncode:
         raise SystemExit(done.stderr)
     found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])

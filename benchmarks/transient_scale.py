@@ -97,10 +97,11 @@ def measure(servers: int, capacity: int, load: float, times: list[float], repeat
                     error = f"{abs(value - exact):.1e}"
                 else:
                     error = ""
-                bound = float(np.ravel(solution.error_bound)[0])
+                proven = solution.error_bound
+                bound = "none" if proven is None else f"{float(np.ravel(proven)[0]):.1e}"
                 rows.append(
                     f"| {name} | {method}, {what} | {solution.products} | {seconds / unit:.2f} | "
-                    f"{seconds / (solution.products * bare):.2f} | {bound:.1e} | {error} |"
+                    f"{seconds / (solution.products * bare):.2f} | {bound} | {error} |"
                 )
         if peers and horizon <= 100:
             begin = np.zeros(chain.size)
