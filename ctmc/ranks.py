@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ctmc.errors import PluginError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _COUNTS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
 """Where the starters of Open MPI, MPICH, Intel MPI and SLURM say how many processes there are."""
@@ -72,15 +73,15 @@ class MPIRanks(Ranks):
 
     def total(self, values: Any) -> Any:
         """Sum in the order of the ranks, so that all of them get the same bits."""
-        found = self._all(values).sum(axis=0)
-        return float(found) if np.ndim(values) == 0 else found
+        return _plain(self._all(values).sum(axis=0))
 
     def largest(self, values: Any) -> Any:
         """Compare on all ranks alike."""
-        found = self._all(values).max(axis=0)
-        return float(found) if np.ndim(values) == 0 else found
+        return _plain(self._all(values).max(axis=0))
 
     def _all(self, values: Any) -> np.ndarray:
+        import numpy as np  # not loaded for ctmc --help
+
         own = np.ascontiguousarray(values, dtype=np.float64)
         found = np.empty((self.count, *np.shape(values)))
         self.communicator.Allgather(own, found)
@@ -93,6 +94,10 @@ class MPIRanks(Ranks):
     def gathered(self, value: Any) -> list[Any]:
         """Send it to all ranks."""
         return list(self.communicator.allgather(value))
+
+
+def _plain(found: Any) -> Any:
+    return found if found.ndim else float(found)
 
 
 def started_ranks() -> int:

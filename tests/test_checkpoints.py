@@ -180,7 +180,9 @@ def test_recurrent_classes_that_are_done_are_not_solved_again(place):
 
 def test_checkpoints_are_written_when_it_is_time(queues, place, monkeypatch):
     written = []
-    monkeypatch.setattr(checkpoints, "save_checkpoint", lambda path, question, progress: written.append(progress))
+    monkeypatch.setattr(
+        checkpoints, "save_checkpoint", lambda path, question, progress, ranks: written.append(progress)
+    )
     problem = Stationary(queues)
     looks = len(ctmc.solve(problem, "gmres").history)
     for minutes, count in ((0, looks), (1e6, 0)):
