@@ -106,7 +106,7 @@ def run(start: str, count: int, **job: Any) -> list[dict[str, Any]]:
     )
     if done.returncode:
         raise SystemExit(done.stderr)
-    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    found: list[dict[str, Any]] = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[{")))
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -34,6 +35,13 @@ ENVIRONMENT = {
 }
 PARENT_OF_ALL = "CTMC_TEST_OF_MPI"
 """In the environment of everything that a test starts, so that it is found wherever it went."""
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Return the environment of a job: ours, without what MPI has left in it where a test before has used it in this process."""
+    left_behind = ("OMPI_", "OPAL_", "ORTE_", "PMIX_", "PRTE_")
+    own = {name: value for name, value in os.environ.items() if not name.startswith(left_behind)}
+    return {**own, **ENVIRONMENT, **variables}
 
 
 class Ended(NamedTuple):
@@ -80,12 +88,13 @@ def mpirun(ranks: int, *arguments: str, seconds: float = 60, cwd: object = None,
         stderr=subprocess.PIPE,
         text=True,
         cwd=cwd,
-        env={**os.environ, **ENVIRONMENT, PARENT_OF_ALL: mark, **variables},
+        env=environment(**{PARENT_OF_ALL: mark, **variables}),
         start_new_session=True,
     )
     try:
         out, err = job.communicate(timeout=seconds)
-        return Ended(job.returncode, out, err)
+        # ranks write to a terminal, at whose end Numba's colorama resets the colors
+        return Ended(job.returncode, re.sub(r"(\x1b\[0m)+$", "", out), err)
     except subprocess.TimeoutExpired:
         end(mark)
         out, err = job.communicate()

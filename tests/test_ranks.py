@@ -15,7 +15,7 @@ import pytest
 
 import ctmc
 from ctmc.errors import MemoryLimitError
-from tests.mpi import ENVIRONMENT, PARENT_OF_ALL, end, left, mpirun, needs_mpi
+from tests.mpi import PARENT_OF_ALL, end, environment, left, mpirun, needs_mpi
 
 pytestmark = needs_mpi("petsc4py")
 
@@ -288,14 +288,7 @@ def test_a_signal_to_mpirun_leaves_a_checkpoint(tmp_path, site):
     mark = f"{os.getpid()}-signal"
     command = ["mpirun", "-n", "2", sys.executable, "-m", "ctmc", "solve", "ring(size=9000)", "--solver", "faulty", "--steps", "100000",
                "--checkpoint", str(kept)]  # fmt: skip
-    variables = {
-        **os.environ,
-        **ENVIRONMENT,
-        **site,
-        PARENT_OF_ALL: mark,
-        "PAUSE": "0.05",
-        "OMPI_MCA_odls_base_sigkill_timeout": "5",
-    }
+    variables = environment(**{**site, PARENT_OF_ALL: mark, "PAUSE": "0.05", "OMPI_MCA_odls_base_sigkill_timeout": "5"})
     job = subprocess.Popen(
         command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import logging
@@ -162,7 +163,7 @@ def run(arguments: Sequence[str]) -> int:
         with interrupts, _logging(output):
             output.speaker = speaker_for(own)
             code = _run(list(arguments), output)
-            sys.stdout.flush()
+            _say_nothing_more()
             return output.speaker.leave(code)
     except CTMCError as error:  # there is no MPI to speak through
         return output.problem(type(error).__name__, str(error), 2, error)
@@ -173,6 +174,14 @@ def run(arguments: Sequence[str]) -> int:
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def _say_nothing_more() -> None:
+    """Flush, and keep colorama, which Numba sets up where it is installed, from writing behind our last line on a terminal."""
+    sys.stdout.flush()
+    colorama = sys.modules.get("colorama.initialise")
+    if colorama is not None:
+        atexit.unregister(colorama.reset_all)
 
 
 def _run(arguments: list[str], output: Output) -> int:
