@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -93,8 +92,8 @@ def mpirun(ranks: int, *arguments: str, seconds: float = 60, cwd: object = None,
     )
     try:
         out, err = job.communicate(timeout=seconds)
-        # ranks write to a terminal, at whose end Numba's colorama resets the colors
-        return Ended(job.returncode, re.sub(r"(\x1b\[0m)+$", "", out), err)
+        # ranks write to a terminal, on which Numba's colorama resets the colors at the end
+        return Ended(job.returncode, out.replace("\x1b[0m", ""), err)
     except subprocess.TimeoutExpired:
         end(mark)
         out, err = job.communicate()
