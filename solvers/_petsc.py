@@ -17,6 +17,7 @@ from ctmc.model.products import compiled
 from ctmc.model.shared import SharedGenerator, share
 from ctmc.model.transitions import rate_at
 from ctmc.ranks import ALONE, Ranks
+from solvers._options import check_count
 
 LIBRARY = ("petsc4py", "distributed")
 SLEPC = ("slepc4py", "distributed")
@@ -148,8 +149,7 @@ def require_indices(ranks: Ranks, entries: int, columns: int) -> None:
 
 def neighbours(chain: SharedGenerator, values: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Return, of values of the own states, those of some states, own ones or ghosts, by position; all ranks together."""
-    everywhere = chain.ghosts.extended(values)
-    positions = np.concatenate([np.arange(chain.begin, chain.begin + chain.size), chain.ghosts.wanted])
+    everywhere, positions = chain.ghosts.extended(values), state_numbers(chain)
     order = np.argsort(positions)
     return np.asarray(everywhere[order[np.searchsorted(positions[order], columns)]])
 
@@ -293,6 +293,33 @@ def parsed_options(text: str) -> dict[str, str]:
                 f"options is {printable(text)!r}; allowed are PETSc options such as '-pc_type asm -sub_pc_type ilu'."
             )
     return found
+
+
+def krylov_solver(objects: Objects, prefix: str, method: str, restart: int, operators: tuple[Any, Any]) -> Any:
+    """Return a KSP of this type for a matrix, and what preconditioners are made from; the GMRES family from the right.
+
+    Its options are not read yet.
+    """
+    module = petsc()
+    solver = objects.keep(module.KSP().create(operators[0].getComm()))
+    solver.setOptionsPrefix(prefix)
+    solver.setOperators(*operators)
+    solver.setType(method)
+    solver.setNormType(module.KSP.NormType.DEFAULT)
+    if "gmres" in method:
+        solver.setGMRESRestart(restart)
+        solver.setPCSide(module.PC.Side.RIGHT)
+    return solver
+
+
+def check_krylov(solver: Any) -> None:
+    """Raise `ModelError` unless the options that all Krylov solvers have are of their kinds; the names are looked up when it runs."""
+    check_count("restart", solver.restart)
+    check_count("max_iterations", solver.max_iterations)
+    for name in ("method", "preconditioner", "options"):
+        if not isinstance(getattr(solver, name), str):
+            raise ModelError(f"{name} is {getattr(solver, name)!r}; allowed is text.")
+    parsed_options(solver.options)
 
 
 def check_type(field: str, given: str, kind: Any) -> None:

@@ -134,11 +134,6 @@ class SharedGenerator(Generator):
             "uniformization_rate", lambda: self.ranks.largest(float(self.exit_rates.max(initial=0.0))) or 1.0
         )
 
-    @property
-    def all_entries(self) -> int:
-        """Number of transitions of all ranks."""
-        return self.once("all_entries", lambda: int(sum(self.ranks.gathered(self.entries))))
-
     def state_slabs(self) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield (slice of own positions, states there)."""
         for positions, states in self.space.slabs(self.begin, self.begin + self.size):

@@ -8,23 +8,22 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ctmc.equation import Equation
-from ctmc.errors import ModelError
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.model.shared import SharedGenerator
 from ctmc.solution import Outcome
 from ctmc.trace import Trace
-from solvers._options import check_count
 from solvers._petsc import (
     LIBRARY,
     Objects,
+    check_krylov,
     check_type,
     function_matrix,
     generator_rows,
+    krylov_solver,
     matrix,
     neighbours,
     options,
-    parsed_options,
     part_of,
     petsc,
     vector,
@@ -48,12 +47,7 @@ class PetscEquation:
     max_iterations: int = 20_000
 
     def __post_init__(self) -> None:
-        check_count("restart", self.restart)
-        check_count("max_iterations", self.max_iterations)
-        for name in ("method", "preconditioner", "options"):
-            if not isinstance(getattr(self, name), str):
-                raise ModelError(f"{name} is {getattr(self, name)!r}; allowed is text.")
-        parsed_options(self.options)
+        check_krylov(self)
 
     def memory(self, states: int, entries: int) -> int:
         """Return the bytes that the method takes beside the model."""
@@ -84,15 +78,8 @@ class PetscEquation:
             return Outcome(x, trace.status, trace.history)
 
     def _solver(self, objects: Objects, system: _System) -> Any:
-        module = petsc()
-        solver = objects.keep(module.KSP().create(system.matrix.getComm()))
-        solver.setOptionsPrefix(_PREFIX)
-        solver.setOperators(system.matrix, system.matrix if self.preconditioner == "none" else system.stored)
-        solver.setType(self.method)
-        solver.setNormType(module.KSP.NormType.DEFAULT)
-        if "gmres" in self.method:
-            solver.setGMRESRestart(self.restart)
-            solver.setPCSide(module.PC.Side.RIGHT)
+        stored = system.matrix if self.preconditioner == "none" else system.stored
+        solver = krylov_solver(objects, _PREFIX, self.method, self.restart, (system.matrix, stored))
         solver.getPC().setType(self.preconditioner)
         solver.setFromOptions()
         return solver

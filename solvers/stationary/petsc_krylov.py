@@ -14,8 +14,8 @@ from ctmc.model.shared import SharedGenerator
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
-from solvers._options import check_choice, check_count
-from solvers._petsc import LIBRARY, Objects, check_type, options, parsed_options, part_of, petsc, vector
+from solvers._options import check_choice
+from solvers._petsc import LIBRARY, Objects, check_krylov, check_type, krylov_solver, options, part_of, petsc, vector
 from solvers._petsc_corrections import correction
 from solvers._petsc_equations import POLISH, Equations, equations
 from solvers._shared_levels import LevelCorrection, own_levels
@@ -85,12 +85,7 @@ class PetscKrylov:
     def __post_init__(self) -> None:
         check_choice("coarse", self.coarse, COARSE)
         check_choice("form", self.form, FORMS)
-        check_count("restart", self.restart)
-        check_count("max_iterations", self.max_iterations)
-        for name in ("method", "preconditioner", "options"):
-            if not isinstance(getattr(self, name), str):
-                raise ModelError(f"{name} is {getattr(self, name)!r}; allowed is text.")
-        parsed_options(self.options)
+        check_krylov(self)
 
     def memory(self, states: int, entries: int) -> int:
         """Return the bytes that the method takes beside the model, at the peak: while the matrix is put together, or later."""
@@ -117,8 +112,8 @@ class PetscKrylov:
                     f"preconditioner is {self.preconditioner!r}, but form='shell' has no entries; allowed is 'none'."
                 )
             # with factors of the matrix the model's guess takes more steps than none
-            plain = self.preconditioner != "none"
-            first = np.full(chain.size, 1 / chain.states) if plain else first_guess(chain)
+            factored = self.preconditioner != "none"
+            first = np.full(chain.size, 1 / chain.states) if factored else first_guess(chain)
             x = trace.resumed(system.restrict(trace.start(first)))
             levels = None if self.coarse == "none" else _levels(chain, system)
             correction = None
@@ -155,17 +150,10 @@ class PetscKrylov:
 
     def _solver(self, objects: Objects, system: Equations, correction: LevelCorrection | None) -> Any:
         module, comm = petsc(), system.matrix.getComm()
-        solver = objects.keep(module.KSP().create(comm))
-        solver.setOptionsPrefix(_PREFIX)
         stored = system.stored or system.matrix
         ones = objects.keep(module.NullSpace().create(constant=True, comm=comm))
         system.matrix.setTransposeNullSpace(ones)
-        solver.setOperators(system.matrix, stored)
-        solver.setType(self.method)
-        solver.setNormType(module.KSP.NormType.DEFAULT)
-        if "gmres" in self.method:
-            solver.setGMRESRestart(self.restart)
-            solver.setPCSide(module.PC.Side.RIGHT)
+        solver = krylov_solver(objects, _PREFIX, self.method, self.restart, (system.matrix, stored))
         blocks = objects.keep(module.PC().create(comm)) if correction is not None else solver.getPC()
         blocks.setOptionsPrefix(_PREFIX)
         blocks.setOperators(system.matrix, stored)
