@@ -557,7 +557,11 @@ class Generator(Summarised):
         x, out = self._vectors(x, out)
         mix, first, second = (_NO_MIX, out, out) if sums is None else sums
         before = x if previous is None else previous
-        others: Any = (self.exit_rates, x, before, factor, keep, weight, mix, first, second, out)
+        self._multiply(backward, self.exit_rates, x, before, factor, keep, weight, mix, first, second, out)
+        return out
+
+    def _multiply(self, backward: bool, *others: Any) -> None:
+        """Make the pass of `recurrence`; the other arguments are those of the loops of `ctmc.model.products`."""
         if isinstance(self.transitions, LatticeTransitions):
             rows = self.transitions
             if backward:
@@ -576,7 +580,6 @@ class Generator(Summarised):
         else:
             kernel = products.forward_on_one_thread if self.entries <= products.FEW_ENTRIES else products.forward
             kernel(*next(self.row_slabs()), *others)
-        return out
 
     def _vectors(self, x: np.ndarray, out: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         x = np.ascontiguousarray(x, dtype=np.float64)

@@ -144,35 +144,20 @@ class SharedGenerator(Generator):
         first, last = np.searchsorted(initial.positions, [self.begin, self.begin + self.size])
         return Distribution(initial.positions[first:last] - self.begin, initial.probabilities[first:last])
 
-    def recurrence(
-        self,
-        x: np.ndarray,
-        out: np.ndarray | None = None,
-        *,
-        factor: float = 1.0,
-        keep: float = 0.0,
-        previous: np.ndarray | None = None,
-        weight: float = 0.0,
-        backward: bool = False,
-        sums: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
-    ) -> np.ndarray:
-        """Do what `Generator.recurrence` does; all ranks together."""
-        x, out = self._vectors(x, out)
-        mix, first, second = (np.empty(0), out, out) if sums is None else sums
-        before = x if previous is None else previous
+    def _multiply(self, backward: bool, *others: Any) -> None:
+        """Do what `Generator._multiply` does; all ranks together."""
+        exit_rates, x, *rest = others
         if not backward:
-            others: Any = (before, factor, keep, weight, mix, first, second, out)
-            slab = next(self.row_slabs())
-            products.forward(*slab, self.exit_rates, self.ghosts.extended(x), *others)
-            return out
+            products.forward(*next(self.row_slabs()), exit_rates, self.ghosts.extended(x), *rest)
+            return
         # as on one process the exit rate comes first, then the transitions in the order of their ends
+        out = rest[-1]
         self._room[self.size :] = 0.0
-        products.begin_backward(self.exit_rates, x, self._room)
+        products.begin_backward(exit_rates, x, self._room)
         products.scatter(*next(self.row_slabs()), x, self._room)
         self.ghosts.give_back(self._room)
         out[:] = self._room[: self.size]
-        products.end_backward(x, before, factor, keep, weight, mix, first, second, out)
-        return out
+        products.end_backward(x, *rest)
 
     def reached(self, begin: np.ndarray, within: np.ndarray, *, backward: bool) -> np.ndarray:
         """Return which own states are reached, as `ctmc.model.communication.reachable_within` does.

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ctmc.evolution import Evolution
+from ctmc.model import products
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.model.shared import SharedGenerator
@@ -85,31 +86,11 @@ class _Products(SharedGenerator):
         view.__dict__.update(products=made, pair=vectors)
         return view
 
-    def recurrence(
-        self,
-        x: np.ndarray,
-        out: np.ndarray | None = None,
-        *,
-        factor: float = 1.0,
-        keep: float = 0.0,
-        previous: np.ndarray | None = None,
-        weight: float = 0.0,
-        backward: bool = False,
-        sums: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
-    ) -> np.ndarray:
-        """Do what `Generator.recurrence` does; all ranks together."""
-        self.count_products()
+    def _multiply(self, backward: bool, *others: Any) -> None:
+        """Do what `Generator._multiply` does with PETSc's product."""
+        _, x, *rest = others
         given, found = self.pair
         given.setArray(x)
         (self.products.multTranspose if backward else self.products.mult)(given, found)
-        after = found.getArray(readonly=True) * -factor + keep * x
-        if previous is not None:
-            after += weight * previous
-        if sums is not None:
-            mix, *targets = sums
-            for k, target in enumerate(targets[: len(mix) // 2]):
-                target += mix[2 * k] * x + mix[2 * k + 1] * after
-        if out is None:
-            return after
-        out[:] = after
-        return out
+        np.negative(found.getArray(readonly=True), out=rest[-1])
+        products.end_backward(x, *rest)
