@@ -9,12 +9,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import ctmc
+from builders._exploration import Block, explore, name_of
 from ctmc.errors import ModelError, printable
 from ctmc.model.distribution import Distribution, distribution
 from ctmc.model.generator import Generator
-from ctmc.model.memory import limited_memory, memory_limit, require_memory
-from ctmc.model.products import compiled
-from ctmc.model.state_space import SLAB, Listed, Variable
+from ctmc.model.memory import require_memory
+from ctmc.model.state_space import Listed, Variable
 
 _NUMBERS = re.compile(r"\s*\(?\s*(-?\d{1,19}(?:\s*,\s*-?\d{1,19})*)\s*,?\s*\)?\s*")
 _NAME = re.compile(r"([^\W\d]\w*)(?:\[(\d{1,9})\])?")
@@ -23,9 +23,6 @@ _MOST_LABELS = 256
 
 Graph: TypeAlias = Any
 """A networkx.DiGraph or MultiDiGraph; networkx itself is not needed here."""
-
-Block: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Rows of the batch, the states after them, and the rates."""
 
 
 @ctmc.builder(version=1, code=("transitions",))
@@ -121,143 +118,11 @@ def reachable(
     table, weights = _initial(initial)
     names = _variables(variables, table.shape[1])
     successors = _vectorized(transitions) if vectorized else _scalar(transitions)
-    states, sources, targets, rates = _explore(successors, table, int(max_states))
+    states, sources, targets, rates = explore(successors, table, int(max_states))
     space = Listed(states, names)
     return Generator.from_transitions(
         sources, targets, rates, space, initial=Distribution(weights.positions, weights.probabilities)
     )
-
-
-def _explore(
-    successors: Callable[[np.ndarray], Iterator[Block]], initial: np.ndarray, max_states: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the states in order of discovery, and sources, targets and rates of the transitions."""
-    found = _Table(initial.shape[1], max_states)
-    found.positions(initial)
-    parts: list[Block] = []
-    entries = begin = 0
-    with limited_memory(memory_limit()):  # what is free now; later some of it is ours
-        while begin < found.count:
-            states = found.states[begin : min(begin + SLAB, found.count)].copy()
-            blocks = list(successors(states))
-            if blocks:
-                rows, after, rates = (np.concatenate(pieces) for pieces in zip(*blocks, strict=True))
-                order = np.argsort(rows, kind="stable")
-                rows, after, rates = rows[order], after[order], rates[order]
-                moves = (states[rows] != after).any(axis=1)
-                rows, after, rates = rows[moves], after[moves], rates[moves]
-                entries += len(rows)
-                _check_memory(found.count, found.states.shape[1], entries)
-                targets = found.positions(after, states, rows)
-                parts.append((begin + rows, targets, rates))
-            begin += len(states)
-        _check_memory(found.count, found.states.shape[1], entries)
-    if not parts:
-        empty = np.empty(0, dtype=np.int64)
-        return found.states[: found.count], empty, empty, np.empty(0)
-    sources, targets, rates = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
-    return found.states[: found.count], sources, targets, rates
-
-
-def _check_memory(states: int, dimension: int, entries: int) -> None:
-    require_memory(
-        "the reachable states found so far",
-        states * (24 * dimension + 64) + 90 * entries,
-        states=states,
-        entries=entries,
-    )
-
-
-class _Table:
-    """States in order of discovery, found again by hashing; the work is done in batches by compiled loops."""
-
-    def __init__(self, dimension: int, max_states: int) -> None:
-        self.max_states = max_states
-        self.count = 0
-        self.states = np.empty((min(1024, max_states), dimension), dtype=np.int64)
-        self.slots = np.full(4096, -1, dtype=np.int64)
-
-    @np.errstate(over="ignore")  # hashes wrap around, which NumPy's numbers warn of where loops are not compiled
-    def positions(self, wanted: np.ndarray, origins: Any = None, rows: Any = None) -> np.ndarray:
-        """Return the position of each state, new ones being appended; origins[rows] are the states before them."""
-        out = np.empty(len(wanted), dtype=np.int64)
-        done = 0
-        while done < len(wanted):
-            done, self.count = _insert(wanted, done, self.states, self.slots, self.count, out)
-            if done == len(wanted):
-                break
-            if self.count == self.max_states:
-                came = "" if origins is None else f", from {_name(origins[rows[done]])}"
-                raise ModelError(
-                    f"more than max_states = {self.max_states:,} states are reachable, the first one too many being "
-                    f"{_name(wanted[done])}{came}; raise max_states, or bound the states."
-                )
-            self._grow()
-        return out
-
-    def _grow(self) -> None:
-        capacity, dimension = self.states.shape
-        capacity = min(2 * capacity, self.max_states)
-        require_memory("the table of states", capacity * (8 * dimension + 64), states=capacity)
-        states = np.empty((capacity, dimension), dtype=np.int64)
-        states[: self.count] = self.states[: self.count]
-        self.states = states
-        while len(self.slots) < 2 * capacity:
-            self.slots = np.full(2 * len(self.slots), -1, dtype=np.int64)
-        self.slots.fill(-1)
-        _rehash(self.states, self.slots, self.count)
-
-
-@compiled
-def _slot(state: Any, mask: Any) -> Any:
-    """Return where to begin looking for a state: a multiplicative hash (splitmix64's finisher) of its coordinates."""
-    mixed = np.uint64(0x9E3779B97F4A7C15)
-    for x in state:
-        mixed ^= np.uint64(x)
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed ^= mixed >> np.uint64(31)
-    return mixed & mask
-
-
-@compiled
-def _insert(wanted: Any, done: Any, states: Any, slots: Any, count: Any, out: Any) -> tuple[int, int]:
-    """Set out[k] to the position of wanted[k], from k = done on, until a new state finds no room; return (k, count)."""
-    mask = np.uint64(slots.size - 1)
-    for k in range(done, len(wanted)):
-        place = _slot(wanted[k], mask)
-        while True:
-            known = slots[place]
-            if known < 0:
-                if count == len(states):
-                    return k, count
-                for i in range(states.shape[1]):
-                    states[count, i] = wanted[k, i]
-                slots[place] = count
-                out[k] = count
-                count += 1
-                break
-            same = True
-            for i in range(states.shape[1]):
-                if states[known, i] != wanted[k, i]:
-                    same = False
-                    break
-            if same:
-                out[k] = known
-                break
-            place = (place + np.uint64(1)) & mask
-    return len(wanted), count
-
-
-@compiled
-def _rehash(states: Any, slots: Any, count: Any) -> None:
-    """Enter the first `count` states, all different, into empty slots."""
-    mask = np.uint64(slots.size - 1)
-    for position in range(count):
-        place = _slot(states[position], mask)
-        while slots[place] >= 0:
-            place = (place + np.uint64(1)) & mask
-        slots[place] = position
 
 
 def _scalar(function: Callable[..., Iterable[Any]]) -> Callable[[np.ndarray], Iterator[Block]]:
@@ -275,7 +140,7 @@ def _scalar(function: Callable[..., Iterable[Any]]) -> Callable[[np.ndarray], It
                     rates.append(rate)
             except Exception as error:  # the function is the user's: whatever it does, the answer is one sentence
                 raise ModelError(
-                    f"transitions failed in state {_name(state)}: {type(error).__name__}: {printable(error)}; it gives pairs "
+                    f"transitions failed in state {name_of(state)}: {type(error).__name__}: {printable(error)}; it gives pairs "
                     "(next state, rate)."
                 ) from error
         if not rows:
@@ -303,13 +168,13 @@ def _vectorized(function: Callable[..., Iterable[Any]]) -> Callable[[np.ndarray]
                 yield rows, after, rates
         except Exception as error:  # the function is the user's: whatever it does, the answer is one sentence
             raise ModelError(
-                f"transitions failed on {len(states):,} states, the first being {_name(states[0])}: {type(error).__name__}: "
+                f"transitions failed on {len(states):,} states, the first being {name_of(states[0])}: {type(error).__name__}: "
                 f"{printable(error)}; it gives blocks (rows, next states, rates)."
             ) from error
 
     def successors(states: np.ndarray) -> Iterator[Block]:
         for number, (rows, after, rates) in enumerate(blocks(states)):
-            where = f"block {number} of transitions, from {len(states):,} states beginning with {_name(states[0])},"
+            where = f"block {number} of transitions, from {len(states):,} states beginning with {name_of(states[0])},"
             chosen = np.asarray(rows)
             if chosen.dtype == bool and chosen.shape == (len(states),):
                 chosen = np.flatnonzero(chosen)
@@ -349,7 +214,7 @@ def _checked(states: np.ndarray, rows: np.ndarray, after: np.ndarray, rates: Any
         speeds = np.array([_float(rate) for rate in rates]) if isinstance(rates, list) else np.empty((0, 0))
     if speeds.shape != (len(rows),):
         raise ModelError(
-            f"transitions from {len(states):,} states beginning with {_name(states[0])} have rates of shape {speeds.shape}; "
+            f"transitions from {len(states):,} states beginning with {name_of(states[0])} have rates of shape {speeds.shape}; "
             f"allowed are numbers of shape ({len(rows)},), or one number."
         )
     bad = ~((speeds > 0) & np.isfinite(speeds))
@@ -357,7 +222,7 @@ def _checked(states: np.ndarray, rows: np.ndarray, after: np.ndarray, rates: Any
         k = int(np.argmax(bad))
         value = rates[k] if isinstance(rates, list) else float(speeds[k])
         raise ModelError(
-            f"the rate from state {_name(states[rows[k]])} to state {_name(after[k])} is {printable(value)}; allowed are "
+            f"the rate from state {name_of(states[rows[k]])} to state {name_of(after[k])} is {printable(value)}; allowed are "
             "positive, finite rates."
         )
     return rows, after, speeds
@@ -387,7 +252,7 @@ def _first_odd(after: Any, count: int, dimension: int) -> int | None:
 
 def _misfit(state: Any, following: Any) -> ModelError:
     return ModelError(
-        f"state {_name(state)} has the successor {_name(following)}; allowed are {len(state)} whole numbers, as in the state "
+        f"state {name_of(state)} has the successor {name_of(following)}; allowed are {len(state)} whole numbers, as in the state "
         "itself."
     )
 
@@ -397,13 +262,6 @@ def _float(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         return np.nan
-
-
-def _name(state: Any) -> str:
-    if isinstance(state, np.ndarray):
-        state = tuple(state.tolist()) if state.ndim else state.item()
-    text = printable(state)
-    return text if len(text) < 80 else text[:77] + "..."
 
 
 def _variables(given: Sequence[str] | None, dimension: int) -> tuple[Variable, ...]:
@@ -465,7 +323,7 @@ def _from_graph(graph: Any, initial: Any, variables: Sequence[str] | None, max_s
     if bad.any():
         begin, end, rate = edges[int(np.argmax(bad))]
         raise ModelError(
-            f"the edge from {_name(begin)} to {_name(end)} has the rate {printable(rate)}; allowed are positive, finite rates."
+            f"the edge from {name_of(begin)} to {name_of(end)} has the rate {printable(rate)}; allowed are positive, finite rates."
         )
     sources = np.array([number[begin] for begin, _, _ in edges], dtype=np.int64)
     targets = np.array([number[end] for _, end, _ in edges], dtype=np.int64)
@@ -490,7 +348,7 @@ def _reached(
     given = initial if isinstance(initial, Mapping) else {_node(initial): 1.0}
     for node in given:
         if _node(node) not in number:
-            raise ModelError(f"initial has {_name(node)}, which is no node of the graph.")
+            raise ModelError(f"initial has {name_of(node)}, which is no node of the graph.")
     begin = np.array([number[_node(node)] for node in given], dtype=np.int64)[:, None]
     order = np.argsort(sources, kind="stable")
     after, starts = targets[order], np.searchsorted(sources[order], np.arange(len(number) + 1))
@@ -503,7 +361,7 @@ def _reached(
         yield rows, after[starts[at[rows]] + offsets][:, None], np.ones(len(rows))
 
     table, weights = _initial({int(k): weight for k, weight in zip(begin[:, 0], given.values(), strict=True)})
-    return weights, _explore(successors, table, len(number))[0][:, 0]
+    return weights, explore(successors, table, len(number))[0][:, 0]
 
 
 def _node(given: Any) -> Any:

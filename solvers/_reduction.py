@@ -20,14 +20,9 @@ import numba
 import numpy as np
 
 from ctmc.model.generator import Generator
-from ctmc.model.lattice_products import (
-    accepted_weights,
-    halved_difference,
-    halved_step,
-    halved_weights,
-    runs,
-    summing,
-)
+from ctmc.model.lattice_products import halved_difference, halved_step, halved_weights, summing
+from ctmc.model.lattice_rates import accepted_weights
+from ctmc.model.lattice_runs import runs
 from ctmc.model.products import compiled, compiled_parallel
 from ctmc.model.streamed import StreamedTransitions
 from ctmc.model.transitions import LatticeTransitions, begin_digits, count_up, rate_at

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.sparse import csc_array, csgraph, csr_array
 
 from ctmc.errors import ModelError
-from ctmc.model import lattice_products, products
+from ctmc.model import lattice_rates, products
 from ctmc.model.streamed import StreamedTransitions
 from ctmc.model.transitions import LatticeTransitions
 
@@ -72,7 +72,7 @@ def classes(model: Generator) -> Classes:
     n = model.size
     left = np.zeros(n, dtype=np.uint8)
     transitions = model.transitions
-    if isinstance(transitions, LatticeTransitions) and lattice_products.count_not_entered(transitions.weights) == 1:
+    if isinstance(transitions, LatticeTransitions) and lattice_rates.count_not_entered(transitions.weights) == 1:
         # all but the empty state are entered from one with fewer jobs, and departures lead from all to the empty one
         return Classes(np.zeros(n, dtype=np.int32), 1, np.zeros(1, dtype=np.int64))
     if all(products.entered_from_before(*slab, left) for slab in model.row_slabs()) and left[1:].all():
@@ -230,7 +230,7 @@ def two_coloring(model: Generator) -> np.ndarray | None:
     """
     colors = np.zeros(model.size, dtype=np.uint8)
     if isinstance(model.transitions, LatticeTransitions):  # every transition changes one coordinate by one
-        lattice_products.parity(model.transitions.sides, model.transitions.strides, colors)
+        lattice_rates.parity(model.transitions.sides, model.transitions.strides, colors)
         return colors
     if all(products.color_from_before(*slab, colors) for slab in model.row_slabs()):  # then there is no other coloring
         same = any(products.count_same_color(*slab, colors) for slab in model.row_slabs())

@@ -12,10 +12,11 @@ import numpy as np
 from scipy.sparse import csc_array, csr_array, dia_array
 
 from ctmc.errors import ModelError, unknown_name
-from ctmc.model import communication, lattice_products, laws, products
+from ctmc.model import communication, lattice_products, lattice_rates, lattice_runs, laws, products
 from ctmc.model.distribution import Distribution, distribution
 from ctmc.model.entries import check_diagonal, entries_of, rows_of
-from ctmc.model.memory import format_size, require_memory
+from ctmc.model.forms import coded, written_out
+from ctmc.model.memory import format_size
 from ctmc.model.recipe import Recipe
 from ctmc.model.rerating import checked_rates, rerated
 from ctmc.model.reward import Reward, check_rewards, variable_rewards
@@ -29,7 +30,6 @@ from ctmc.model.transitions import (
     Slab,
     Transitions,
     nbytes,
-    slab_rates,
 )
 from ctmc.ranks import ALONE, Ranks
 
@@ -166,7 +166,7 @@ class Generator(Summarised):
         """Return the total rate out of each state."""
         sums = np.zeros(self.size)
         if isinstance(self.transitions, LatticeTransitions):
-            lattice_products.sum_rates(*self.transitions, sums)
+            lattice_rates.sum_rates(*self.transitions, sums)
         elif isinstance(self.transitions, StreamedTransitions) and self.transitions.lattice is not None:
             sum_streamed_lattice(self.transitions, sums)
         else:
@@ -437,30 +437,7 @@ class Generator(Summarised):
         return self.once("expanded", self._expand)
 
     def _expand(self) -> FloatTransitions:
-        stored = self.transitions
-        if isinstance(stored, FloatTransitions):
-            return stored
-        size = 4 if self.size <= np.iinfo(np.int32).max else 8
-        needed = self.entries * (8 if isinstance(stored, CodedTransitions) else 8 + size) + 8 * self.size
-        require_memory("the model with its rates written out", needed, states=self.size, entries=self.entries)
-        rates = np.empty(self.entries)
-        if isinstance(stored, CodedTransitions):
-            products.decode(stored.codes, stored.values, rates)
-            rows = FloatTransitions(stored.indptr, stored.sources, rates)
-        else:
-            indptr = np.zeros(self.size + 1, dtype=np.int64)
-            sources = np.empty(self.entries, dtype=np.int32 if size == 4 else np.int64)
-            done = 0
-            for slab in stored.slabs():
-                count = int(slab.indptr[-1])
-                indptr[slab.begin + 1 : slab.begin + len(slab.indptr)] = slab.indptr[1:] + np.uint64(done)
-                sources[done : done + count] = slab.sources[:count]
-                rates[done : done + count] = slab_rates(slab, slice(count))
-                done += count
-            rows = FloatTransitions(indptr, sources, rates)
-        for array in rows:
-            array.flags.writeable = False
-        return rows
+        return written_out(self.transitions, self.size, self.entries)
 
     @property
     def indptr(self) -> np.ndarray:
@@ -493,17 +470,11 @@ class Generator(Summarised):
         """
         if isinstance(self.transitions, CodedTransitions):
             return self
-        rows = self._found.get("expanded") or self._expand()
-        values = np.unique(rows.rates[: 1 << 20])
-        if len(values) > 1 << 16:
-            return self
-        if len(rows.rates) > 1 << 20:
-            values = np.unique(rows.rates)
-        if len(values) > 1 << 16:
+        rows = coded(self._found.get("expanded") or self._expand())
+        if rows is None:
             return self
         self.exit_rates  # noqa: B018  # the same in every form
-        codes = np.searchsorted(values, rows.rates).astype(np.uint8 if len(values) <= 256 else np.uint16)
-        return self._with_transitions(CodedTransitions(rows.indptr, rows.sources, codes, values))
+        return self._with_transitions(rows)
 
     def _with_transitions(self, transitions: Transitions | StreamedTransitions) -> Generator:
         changed = copy.copy(self)
@@ -565,10 +536,10 @@ class Generator(Summarised):
         if isinstance(self.transitions, LatticeTransitions):
             rows = self.transitions
             if backward:
-                cut = self.once("backward_runs", lambda: lattice_products.backward_runs(rows))
+                cut = self.once("backward_runs", lambda: lattice_runs.backward_runs(rows))
                 lattice_products.flat_backward(cut, rows.weights, float(rows.unit[0]), *others)
             else:
-                runs = self.once("runs", lambda: lattice_products.runs(rows, halved=False))
+                runs = self.once("runs", lambda: lattice_runs.runs(rows, halved=False))
                 lattice_products.flat_product(runs, rows.weights, float(rows.unit[0]), *others)
         elif backward:
             products.backward(self.row_slabs(), *others)

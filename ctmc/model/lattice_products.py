@@ -16,157 +16,18 @@ Bytes moved per state: one or two for each weight, 8 for each of input, output a
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
 
-from ctmc.model.transitions import LatticeTransitions, begin_digits, count_up
+from ctmc.model.lattice_runs import BackwardRuns, Runs
 
 compiled = numba.njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 compiled_parallel = numba.njit(cache=True, nogil=True, parallel=True)
 summing = numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"}, error_model="numpy")
 """For sums in vector lanes, whose order depends on the length of the run only.  A test for division by zero, which Numba's own
 error model makes, would keep a loop from becoming vector instructions."""
-
-_BLOCK = 1 << 12
-"""States per block of work."""
-_LEAST_RUN = 1000
-"""Shorter runs are joined, as long as that leaves enough of them for several threads."""
-_LEAST_RUNS = 8
-
-
-class Runs(NamedTuple):
-    """How a lattice is cut into runs; distances and lengths are in elements of the layout.
-
-    Attributes
-    ----------
-    length : ndarray of int64, shape (1,)
-    outer_sides, outer_strides : ndarray of int64, shape (outer,)
-    outer_departures : ndarray, shape (outer, largest side + 1)
-        Rate of the departure *into* a state with y_i = column, 0 in the last one.
-    inner_strides : ndarray of int64, shape (inner,)
-        Of the inner coordinates but the last.
-    inner_departures : ndarray, shape (2, inner, length)
-        The same rates along a run, by its parity.
-    upper : ndarray of bool, shape (2, length)
-        Whether the last coordinate steps down inside the element and up to the next one; else down to the one before and up inside.
-    last_departures : ndarray, shape (2, length)
-        Rate of the departure of the last coordinate into a state.
-    outer_leaving : ndarray, shape (outer, largest side)
-        Rate of the departure *out of* a state, by its coordinate.
-    leaving : ndarray, shape (2, length)
-        The same rates of all inner coordinates together, along a run; 1 in elements that belong to no state.
-    """
-
-    length: Any
-    outer_sides: Any
-    outer_strides: Any
-    outer_departures: Any
-    inner_strides: Any
-    inner_departures: Any
-    upper: Any
-    last_departures: Any
-    outer_leaving: Any
-    leaving: Any
-
-
-def runs(lattice: LatticeTransitions, *, halved: bool) -> Runs:
-    """Cut a lattice into runs.
-
-    Examples
-    --------
-    >>> side = np.array([4, 6])
-    >>> rates = LatticeTransitions(np.zeros((2, 24), np.uint8), np.ones(1), np.ones((2, 6)), side, np.array([6, 1]))
-    >>> cut = runs(rates, halved=True)
-    >>> int(cut.length[0]), cut.upper[0].astype(int).tolist()
-    (12, [0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1])
-    """
-    sides = lattice.sides.astype(np.int64)
-    count = len(sides)
-    width = int(sides[-1])
-    if halved:
-        width = (width + 1) // 2
-    inner, length = 0, width
-    elements = width * int(np.prod(sides[:-1]))
-    while inner < count - 1 and (inner == 0 or length < _LEAST_RUN):
-        longer = length * int(sides[count - 2 - inner])
-        if inner > 0 and elements < _LEAST_RUNS * longer:
-            break
-        inner, length = inner + 1, longer
-    outer = count - 1 - inner
-    strides = np.array([width * int(np.prod(sides[i + 1 : -1])) for i in range(count - 1)], dtype=np.int64)
-    into = np.zeros((count, int(sides.max()) + 1))  # rate of the departure into a state, by its own queue length
-    for i, side in enumerate(sides):
-        into[i, : side - 1] = lattice.departures[i, 1:side]
-    element = np.arange(length)
-    digits = [element // strides[outer + i] % sides[outer + i] for i in range(inner)]
-    inner_departures = np.array([into[outer + i][digit] for i, digit in enumerate(digits)]).reshape(inner, length)
-    out_of = lattice.departures.copy()
-    out_of[:, 0] = 0
-    inner_leaving = sum((out_of[outer + i][digit] for i, digit in enumerate(digits)), start=np.zeros(length))
-    upper, last_departures, leaving = np.zeros((2, length), np.bool_), np.zeros((2, length)), np.ones((2, length))
-    for parity in (0, 1):
-        last = element % width
-        if halved:
-            upper[parity] = (parity + sum(digits, start=np.zeros(length, dtype=np.int64))) % 2 == 1
-            last = 2 * last + upper[parity]
-        inside = last < sides[-1]  # an odd side is made even by a value that no state has
-        last_departures[parity][inside] = into[-1][last[inside]]
-        leaving[parity][inside] = (inner_leaving + out_of[-1][np.minimum(last, sides[-1] - 1)])[inside]
-    if not halved:
-        # flat: down to the element before, up from the one after
-        upper[:] = True
-    return Runs(
-        np.array([length], dtype=np.int64), sides[:outer], strides[:outer], np.ascontiguousarray(into[:outer]),
-        strides[outer:], np.ascontiguousarray(np.stack([inner_departures] * 2)), upper, last_departures,
-        np.ascontiguousarray(out_of[:outer]), leaving,
-    )  # fmt: skip
-
-
-class BackwardRuns(NamedTuple):
-    """The same for products from the right, in the flat layout: flows out of a state instead of into it.
-
-    Attributes
-    ----------
-    length : ndarray of int64, shape (1,)
-    outer_sides : ndarray of int64, shape (outer,)
-    outer_departures : ndarray, shape (outer, largest side)
-    strides : ndarray of int64, shape (M,)
-    ahead : ndarray, shape (M - outer, length)
-        1 where an inner coordinate is below its limit.
-    departures : ndarray, shape (M - outer, length)
-        Departure rate of an inner coordinate along a run, 0 where it is 0.
-    """
-
-    length: Any
-    outer_sides: Any
-    outer_departures: Any
-    strides: Any
-    ahead: Any
-    departures: Any
-
-
-def backward_runs(lattice: LatticeTransitions) -> BackwardRuns:
-    """Cut a lattice into runs for products from the right."""
-    sides, strides = lattice.sides.astype(np.int64), lattice.strides.astype(np.int64)
-    length = int(runs(lattice, halved=False).length[0])
-    outer = int(np.sum(strides >= length))
-    element = np.arange(length)
-    digits = [element // strides[i] % sides[i] for i in range(outer, len(sides))]
-    ahead = np.array([digit + 1 < side for digit, side in zip(digits, sides[outer:], strict=True)], dtype=np.float64)
-    leaving = lattice.departures.copy()
-    leaving[:, 0] = 0
-    departures = np.array([leaving[outer + i][digit] for i, digit in enumerate(digits)])
-    return BackwardRuns(
-        np.array([length], dtype=np.int64),
-        sides[:outer],
-        np.ascontiguousarray(leaving[:outer]),
-        strides,
-        ahead,
-        departures,
-    )
-
 
 # ---- sums over one run -------------------------------------------------------------------------------------------------
 
@@ -495,38 +356,6 @@ def flat_backward(
 
 
 @compiled_parallel
-def count_not_entered(weights: Any) -> int:
-    """Count the states that no arrival leads to."""
-    n = weights.shape[1]
-    count = 0
-    for block in numba.prange((n + _BLOCK - 1) // _BLOCK):
-        count += _count_not_entered(weights, np.int64(block) * _BLOCK, min((np.int64(block) + 1) * _BLOCK, n))
-    return count
-
-
-@compiled
-def _count_not_entered(weights: Any, begin: Any, end: Any) -> Any:
-    entered = np.zeros(end - begin, dtype=np.bool_)
-    for i in range(weights.shape[0]):
-        row = weights[i, begin:end]
-        for r in range(row.size):
-            entered[r] |= row[r] > 0
-    return entered.size - np.count_nonzero(entered)
-
-
-@compiled_parallel
-def parity(sides: Any, strides: Any, colors: Any) -> None:
-    """Set colors to the parity of the sum of the coordinates."""
-    n = colors.size
-    for block in numba.prange((n + _BLOCK - 1) // _BLOCK):
-        low = np.int64(block) * _BLOCK
-        digits = begin_digits(low, sides, strides)
-        for j in range(low, min(low + _BLOCK, n)):
-            colors[j] = digits.sum() & 1
-            count_up(digits, sides)
-
-
-@compiled_parallel
 def halved_weights(cut: Runs, unit: float, accepted: Any, residual: Any, p: Any, sums: Any) -> None:
     """Write sum |residual| q and sum |p| q over the states of color 0, run by run."""
     for run in numba.prange(sums.shape[0]):
@@ -554,50 +383,3 @@ def _weigh(accepted: Any, unit: float, inner: Any, outer: float, residual: Any, 
         imbalance += abs(residual[r]) * exit_rate
         flow += abs(p[r]) * exit_rate
     sums[0], sums[1] = imbalance, flow
-
-
-@compiled_parallel
-def accepted_weights(weights: Any, sides: Any, strides: Any, accepted: Any) -> None:
-    """Set accepted to the weight of all arrivals out of each state."""
-    for block in numba.prange((accepted.size + _BLOCK - 1) // _BLOCK):
-        low = np.int64(block) * _BLOCK
-        digits = begin_digits(low, sides, strides)
-        for j in range(low, min(low + _BLOCK, accepted.size)):
-            total = 0
-            for i in range(sides.size):
-                if digits[i] + 1 < sides[i]:
-                    total += weights[i, j + strides[i]]
-            accepted[j] = total
-            count_up(digits, sides)
-
-
-@compiled_parallel
-def finish_rates(accepted: Any, unit: Any, departures: Any, sides: Any, strides: Any, sums: Any) -> None:
-    """Set sums to the total rate out of each state from the weight of its arrivals, with the bits of `sum_rates`."""
-    for block in numba.prange((sums.size + _BLOCK - 1) // _BLOCK):
-        low = np.int64(block) * _BLOCK
-        digits = begin_digits(low, sides, strides)
-        for j in range(low, min(low + _BLOCK, sums.size)):
-            leaving = 0.0
-            for i in range(sides.size):
-                if digits[i] > 0:
-                    leaving += departures[i, digits[i]]
-            sums[j] = unit[0] * accepted[j] + leaving
-            count_up(digits, sides)
-
-
-@compiled_parallel
-def sum_rates(weights: Any, unit: Any, departures: Any, sides: Any, strides: Any, sums: Any) -> None:
-    """Set sums to the total rate out of each state."""
-    for block in numba.prange((sums.size + _BLOCK - 1) // _BLOCK):
-        low = np.int64(block) * _BLOCK
-        digits = begin_digits(low, sides, strides)
-        for j in range(low, min(low + _BLOCK, sums.size)):
-            accepted, leaving = 0, 0.0
-            for i in range(sides.size):
-                if digits[i] + 1 < sides[i]:
-                    accepted += weights[i, j + strides[i]]
-                if digits[i] > 0:
-                    leaving += departures[i, digits[i]]
-            sums[j] = unit[0] * accepted + leaving
-            count_up(digits, sides)

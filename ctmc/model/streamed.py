@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ctmc.errors import ModelError
-from ctmc.model import lattice_products
+from ctmc.model import lattice_rates
 from ctmc.model.transitions import (
     NO_CODES,
     CodedTransitions,
@@ -287,4 +287,4 @@ def sum_streamed_lattice(rows: StreamedTransitions, sums: np.ndarray) -> None:
             first, end = max(begin, stride), begin + len(row)  # before the first the coordinate is 0
             if first < end:
                 accepted[first - stride : end - stride] += row[first - begin :]
-    lattice_products.finish_rates(accepted, parts.unit, parts.departures, parts.sides, parts.strides, sums)
+    lattice_rates.finish_rates(accepted, parts.unit, parts.departures, parts.sides, parts.strides, sums)
