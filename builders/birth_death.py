@@ -98,9 +98,5 @@ def _rerate(model: Generator, old: Mapping[str, Any], new: Mapping[str, Any]) ->
     return model.with_transition_rates(rows)
 
 
-def _rates_that_may_change(**parameters: Any) -> dict[str, str | None]:
-    return {"births": None, "deaths": None}
-
-
-birth_death.rates_that_may_change = _rates_that_may_change
+birth_death.rates_that_may_change = ("births", "deaths")
 birth_death.rerate = _rerate  # what `with_rates` does in place of a build

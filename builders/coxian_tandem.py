@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.model.parameters import positive_rate, whole_number
-from ctmc.model.rerating import on_the_structure_of
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
 from ctmc.model.streamed import is_streaming, made
@@ -189,15 +186,11 @@ def _probability(given: Any) -> float:
     return chosen
 
 
-def _rerate(model: Generator, old: Mapping[str, Any], new: Mapping[str, Any]) -> Generator:
-    return on_the_structure_of(model, inspect.unwrap(coxian_tandem)(**new))
-
-
-def _rates_that_may_change(**parameters: Any) -> dict[str, str | None]:
-    names = ("arrival_rate", "first_phase_rate", "second_phase_rate", "second_phase_probability", "service_rate")
-    return dict.fromkeys(names)
-
-
-coxian_tandem.rates_that_may_change = _rates_that_may_change
-coxian_tandem.rerate = _rerate  # what `with_rates` does in place of a build
+coxian_tandem.rates_that_may_change = (
+    "arrival_rate",
+    "first_phase_rate",
+    "second_phase_rate",
+    "second_phase_probability",
+    "service_rate",
+)
 coxian_tandem.event_rates = ("second_phase_rate", "service_rate", "first_phase_rate")  # for `ctmc.sensitivity`

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,6 @@ from ctmc.errors import ModelError
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.model.parameters import numbers, positive_rate, positive_rates, whole_number
-from ctmc.model.rerating import on_the_structure_of
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Listed, Variable
 
@@ -266,17 +264,8 @@ def _shares(given: Any) -> np.ndarray:
     return shares
 
 
-def _rerate(model: Generator, old: Mapping[str, Any], new: Mapping[str, Any]) -> Generator:
-    return on_the_structure_of(model, inspect.unwrap(flexible_manufacturing)(**new))
-
-
 _RATES = ("transport_rate", "machining_rates", "shipping_rate")
 
 
-def _rates_that_may_change(**parameters: Any) -> dict[str, str | None]:
-    return dict.fromkeys((*_RATES, "carts", "assembly_shares"))
-
-
-flexible_manufacturing.rates_that_may_change = _rates_that_may_change
-flexible_manufacturing.rerate = _rerate  # what `with_rates` does in place of a build
+flexible_manufacturing.rates_that_may_change = (*_RATES, "carts", "assembly_shares")
 flexible_manufacturing.event_rates = _RATES  # what `ctmc.sensitivity` differentiates by

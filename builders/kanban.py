@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.model.parameters import positive_rate, positive_rates, whole_number
-from ctmc.model.rerating import on_the_structure_of
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Listed, Variable
 from ctmc.model.streamed import is_streaming, made
@@ -192,17 +190,8 @@ def _four(name: str, given: Any) -> np.ndarray:
     return rates
 
 
-def _rerate(model: Generator, old: Mapping[str, Any], new: Mapping[str, Any]) -> Generator:
-    return on_the_structure_of(model, inspect.unwrap(kanban)(**new))
-
-
 _RATES = ("input_rate", "output_rate", "fork_rate", "join_rate", "redo_rates", "ok_rates", "back_rate")
 
 
-def _rates_that_may_change(**parameters: Any) -> dict[str, str | None]:
-    return dict.fromkeys(_RATES)
-
-
-kanban.rates_that_may_change = _rates_that_may_change
-kanban.rerate = _rerate  # what `with_rates` does in place of a build
+kanban.rates_that_may_change = _RATES
 kanban.event_rates = _RATES  # what `ctmc.sensitivity` differentiates by

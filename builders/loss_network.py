@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,6 @@ from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.model.parameters import positive_rates, whole_number
-from ctmc.model.rerating import on_the_structure_of
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Listed, Variable
 from ctmc.model.streamed import is_streaming, made
@@ -143,17 +141,7 @@ def loss_network(
     return Generator(space, made(size, rows), initial=distribution(space, [0] * routes))
 
 
-def _rerate(model: Generator, old: Mapping[str, Any], new: Mapping[str, Any]) -> Generator:
-    """Return the network at other rates."""
-    return on_the_structure_of(model, inspect.unwrap(loss_network)(**new))
-
-
-def _rates_that_may_change(**parameters: Any) -> dict[str, str | None]:
-    return {"arrival_rates": None, "service_rates": None}
-
-
-loss_network.rates_that_may_change = _rates_that_may_change
-loss_network.rerate = _rerate  # what `with_rates` does in place of a build
+loss_network.rates_that_may_change = ("arrival_rates", "service_rates")
 loss_network.event_rates = ("arrival_rates", "service_rates")  # what `ctmc.sensitivity` differentiates by
 
 

@@ -19,8 +19,8 @@ from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.model.parameters import numbers, whole_number
-from ctmc.model.qbd import QBD, Level
-from ctmc.model.rerating import on_the_structure_of, shared_block
+from ctmc.model.qbd import QBD
+from ctmc.model.rerating import on_the_structure_of
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
 from ctmc.model.streamed import is_streaming, made
@@ -199,21 +199,10 @@ def _rerate(model: Any, old: Mapping[str, Any], new: Mapping[str, Any]) -> Any:
             f"arrival_rates has {len(new['arrival_rates'])} numbers; at other rates the queue keeps its "
             f"{len(old['arrival_rates'])} states of the environment."
         )
-    if isinstance(model, Generator):
-        return on_the_structure_of(model, fresh)
-    levels = tuple(
-        Level(shared_block(own.down, level.down), shared_block(own.local, level.local), shared_block(own.up, level.up))
-        for own, level in zip(model.boundary, fresh.boundary, strict=True)
-    )
-    blocks = {name: shared_block(getattr(model, name), getattr(fresh, name)) for name in ("up", "local", "down")}
-    return fresh.replace(boundary=levels, **blocks, phases=model.phases, notes=model.notes)
+    return on_the_structure_of(model, fresh)
 
 
-def _rates_that_may_change(**parameters: Any) -> dict[str, str | None]:
-    return {"environment": None, "arrival_rates": None, "service_rates": None}
-
-
-modulated_queue.rates_that_may_change = _rates_that_may_change
+modulated_queue.rates_that_may_change = ("environment", "arrival_rates", "service_rates")
 modulated_queue.rerate = _rerate  # what `with_rates` does in place of a build
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,7 +15,6 @@ from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.model.parameters import positive_rate, whole_number
-from ctmc.model.rerating import on_the_structure_of
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
 from ctmc.model.streamed import is_streaming, made
@@ -208,17 +205,7 @@ def prescribed_distribution(blocks: int, block_size: int, seed: int, decades: fl
     return design.weights(np.arange(design.size)) / design.total
 
 
-def _rerate(model: Generator, old: Mapping[str, Any], new: Mapping[str, Any]) -> Generator:
-    """Return the chain at another coupling."""
-    return on_the_structure_of(model, inspect.unwrap(nearly_decomposable)(**new))
-
-
-def _rates_that_may_change(**parameters: Any) -> dict[str, str | None]:
-    return {"coupling": None}
-
-
-nearly_decomposable.rates_that_may_change = _rates_that_may_change
-nearly_decomposable.rerate = _rerate  # what `with_rates` does in place of a build
+nearly_decomposable.rates_that_may_change = ("coupling",)
 
 
 def _design(blocks: Any, block_size: Any, coupling: Any, seed: Any, neighbours: Any, decades: Any) -> _Design:

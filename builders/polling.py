@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,6 @@ from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.model.parameters import positive_rate, whole_number
-from ctmc.model.rerating import on_the_structure_of
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
 from ctmc.model.streamed import is_streaming, made
@@ -158,14 +155,5 @@ def polling(
     )
 
 
-def _rerate(model: Generator, old: Mapping[str, Any], new: Mapping[str, Any]) -> Generator:
-    return on_the_structure_of(model, inspect.unwrap(polling)(**new))
-
-
-def _rates_that_may_change(**parameters: Any) -> dict[str, str | None]:
-    return dict.fromkeys(("service_rate", "polling_rate", "arrival_rate"))
-
-
-polling.rates_that_may_change = _rates_that_may_change
-polling.rerate = _rerate  # what `with_rates` does in place of a build
+polling.rates_that_may_change = ("service_rate", "polling_rate", "arrival_rate")
 polling.event_rates = ("service_rate", "polling_rate")  # what `ctmc.sensitivity` differentiates by

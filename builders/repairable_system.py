@@ -190,11 +190,7 @@ def _rerate(model: Generator, old: Mapping[str, Any], new: Mapping[str, Any]) ->
     return on_the_structure_of(model, inspect.unwrap(repairable_system)(**new))
 
 
-def _rates_that_may_change(**parameters: Any) -> dict[str, str | None]:
-    return {"failure_rates": None, "repair_rates": None}
-
-
-repairable_system.rates_that_may_change = _rates_that_may_change
+repairable_system.rates_that_may_change = ("failure_rates", "repair_rates")
 repairable_system.rerate = _rerate  # what `with_rates` does in place of a build
 repairable_system.event_rates = ("failure_rates", "repair_rates")  # what `ctmc.sensitivity` differentiates by
 

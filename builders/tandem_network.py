@@ -165,11 +165,7 @@ def _rerate(model: Generator, old: Mapping[str, Any], new: Mapping[str, Any]) ->
     return model.with_transition_rates(rows._replace(rates=rates))
 
 
-def _rates_that_may_change(**parameters: Any) -> dict[str, str | None]:
-    return {"service_rates": None, "arrival_rate": None}
-
-
-tandem_network.rates_that_may_change = _rates_that_may_change
+tandem_network.rates_that_may_change = ("service_rates", "arrival_rate")
 tandem_network.rerate = _rerate  # what `with_rates` does in place of a build
 tandem_network.event_rates = ("arrival_rate", "service_rates")  # what `ctmc.sensitivity` differentiates by
 

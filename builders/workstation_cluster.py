@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,6 @@ from ctmc.errors import ModelError, printable
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.model.parameters import positive_rate, whole_number
-from ctmc.model.rerating import on_the_structure_of
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Listed, Variable
 
@@ -230,14 +227,5 @@ _RATES = (
 )
 
 
-def _rerate(model: Generator, old: Mapping[str, Any], new: Mapping[str, Any]) -> Generator:
-    return on_the_structure_of(model, inspect.unwrap(workstation_cluster)(**new))
-
-
-def _rates_that_may_change(**parameters: Any) -> dict[str, str | None]:
-    return dict.fromkeys(_RATES)
-
-
-workstation_cluster.rates_that_may_change = _rates_that_may_change
-workstation_cluster.rerate = _rerate  # what `with_rates` does in place of a build
+workstation_cluster.rates_that_may_change = _RATES
 workstation_cluster.event_rates = _RATES  # what `ctmc.sensitivity` differentiates by

@@ -74,6 +74,7 @@ MODEL = (
     *("reward", "predicate", "communication", "recipe", "rerating"),
     *(
         "poisson_weights",
+        "quantile",
         "m_matrix",
         "m_factors",
         "elimination",

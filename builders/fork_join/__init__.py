@@ -22,7 +22,7 @@ from ctmc.errors import ModelError
 from ctmc.model.memory import require_memory
 from ctmc.model.phase_type import PhaseType
 from ctmc.model.qbd import QBD, Level, MatrixGeometric
-from ctmc.model.rerating import shared_block
+from ctmc.model.rerating import on_the_structure_of
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Variable
 
@@ -209,19 +209,10 @@ def _rerate(model: QBD, old: Mapping[str, Any], new: Mapping[str, Any]) -> QBD:
             f"service_rates has {len(new['service_rates'])} numbers; at other rates the queue keeps its "
             f"{len(old['service_rates'])} servers."
         )
-    levels = tuple(
-        Level(shared_block(own.down, level.down), shared_block(own.local, level.local), shared_block(own.up, level.up))
-        for own, level in zip(model.boundary, fresh.boundary, strict=True)
-    )
-    blocks = {name: shared_block(getattr(model, name), getattr(fresh, name)) for name in ("up", "local", "down")}
-    return fresh.replace(boundary=levels, **blocks, phases=model.phases, notes=model.notes)
+    return on_the_structure_of(model, fresh)
 
 
-def _rates_that_may_change(**parameters: Any) -> dict[str, str | None]:
-    return {"service_rates": None, "arrival_rate": None}
-
-
-fork_join.rates_that_may_change = _rates_that_may_change
+fork_join.rates_that_may_change = ("service_rates", "arrival_rate")
 fork_join.rerate = _rerate  # what `with_rates` does in place of a build
 fork_join.policy = "builders.fork_join.policy:optimal_policy"
 fork_join.simulation = "builders.fork_join.simulation:simulate"

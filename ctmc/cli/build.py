@@ -14,6 +14,7 @@ import click
 
 from ctmc.cli.app import Command, output_of
 from ctmc.cli.docstring import read_docstring
+from ctmc.cli.groups import needs_name
 from ctmc.cli.models import model_facts
 from ctmc.cli.options import code_option, file_type, given_values, limits, memory_option, threads_option, value_option
 from ctmc.errors import PluginError, StorageError, printable, unknown_name
@@ -232,15 +233,9 @@ class Builders(click.Group):
             formatter.write_dl(rows)
 
 
-def _without_builder(context: click.Context) -> int:
-    if context.invoked_subcommand is None:
-        raise click.UsageError("Missing the name of a builder; 'ctmc list builders' shows them.", context)
-    return 0
-
-
 command = Builders(
     "build",
-    callback=click.pass_context(_without_builder),
+    callback=needs_name("Missing the name of a builder; 'ctmc list builders' shows them."),
     invoke_without_command=True,
     params=[],
     help="Build a model and store it.  'ctmc build BUILDER --help' lists the builder's parameters.",

@@ -8,6 +8,17 @@ from typing import Any
 import click
 
 
+def needs_name(sentence: str) -> Callable[[], int]:
+    """Return the callback of a group that complains where no name follows it."""
+
+    def callback(context: click.Context) -> int:
+        if context.invoked_subcommand is None:
+            raise click.UsageError(sentence, context)
+        return 0
+
+    return click.pass_context(callback)
+
+
 class SomeBuilders(click.Group):
     """A group such as ``ctmc policy``.
 
@@ -30,15 +41,9 @@ class SomeBuilders(click.Group):
         fitting: str,
         **extra: Any,
     ) -> None:
-        def without_builder(context: click.Context) -> int:
-            if context.invoked_subcommand is None:
-                raise click.UsageError(
-                    f"Missing the name of a builder; 'ctmc {name} --help' shows those with {fitting}.", context
-                )
-            return 0
-
+        missing = f"Missing the name of a builder; 'ctmc {name} --help' shows those with {fitting}."
         super().__init__(
-            name, callback=click.pass_context(without_builder), invoke_without_command=True, params=[],
+            name, callback=needs_name(missing), invoke_without_command=True, params=[],
             subcommand_metavar="BUILDER [PARAMETERS]...", **extra,
         )  # fmt: skip
         self.names, self.make = names, make

@@ -14,6 +14,7 @@ import click
 from ctmc.cli.app import Command, output_of
 from ctmc.cli.build import Builders, function_flags
 from ctmc.cli.docstring import read_docstring
+from ctmc.cli.groups import needs_name
 from ctmc.cli.options import code_option, file_type, given_values, limits, memory_option, threads_option
 from ctmc.errors import printable
 
@@ -288,15 +289,9 @@ def optimize_command(name: str) -> Command:
     return command
 
 
-def _without_builder(context: click.Context) -> int:
-    if context.invoked_subcommand is None:
-        raise click.UsageError("Missing the name of a builder; 'ctmc list builders' shows them.", context)
-    return 0
-
-
 command = Builders(
     "optimize",
-    callback=click.pass_context(_without_builder),
+    callback=needs_name("Missing the name of a builder; 'ctmc list builders' shows them."),
     invoke_without_command=True,
     params=[],
     help="Find the values of a model's parameters that make a measure least or greatest.\n\nExample:\n\n"

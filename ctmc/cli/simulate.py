@@ -13,6 +13,7 @@ import click
 from ctmc.cli.app import Command, output_of
 from ctmc.cli.build import function_flags
 from ctmc.cli.docstring import read_docstring
+from ctmc.cli.groups import needs_name
 from ctmc.cli.models import load_model
 from ctmc.cli.options import code_option, file_type, given_values, limits, memory_option, threads_option
 from ctmc.cli.output import Output
@@ -244,18 +245,11 @@ class Simulators(click.Group):
             raise
 
 
-def _without_name(context: click.Context) -> int:
-    if context.invoked_subcommand is None:
-        raise click.UsageError(
-            "Missing the name of a builder or a file; 'ctmc simulate --help' shows the builders that have a simulator.",
-            context,
-        )
-    return 0
-
-
 command = Simulators(
     "simulate",
-    callback=click.pass_context(_without_name),
+    callback=needs_name(
+        "Missing the name of a builder or a file; 'ctmc simulate --help' shows the builders that have a simulator."
+    ),
     invoke_without_command=True,
     params=[],
     help="Simulate a builder's system, not truncated, or any stored model: means with confidence intervals.\n\n"

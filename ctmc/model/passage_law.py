@@ -10,6 +10,7 @@ import numpy as np
 from ctmc.errors import ModelError
 from ctmc.model.generator import Generator
 from ctmc.model.poisson_weights import poisson_weights
+from ctmc.model.quantile import quantile_between
 from ctmc.model.stopped import Fates
 
 _NEGLIGIBLE = 1e-40
@@ -105,28 +106,15 @@ class PassageLaw:
             return 0.0
         if level >= 1 or level > reach:
             return math.inf
-        # what the target misses in the end counts neither as gone nor as left: levels above a half are found from the tail
-        missed = 1 - reach
         low, high = 0.0, 1 / self._rate
         while self.atom + self.at(high)[0] < level:
             if self.at(high)[1] <= _NEVER_AGAIN * level:
                 return high if level <= reach else math.inf
             low, high = high, 2 * high
-        time = (low + high) / 2
-        for _ in range(200):
+
+        def at(time: float) -> tuple[float, float, float]:
             gone, left, slope = self.at(time)
-            gone += self.atom
-            if gone < 0.5 or missed > 0:
-                above = gone >= level
-                step = gone * math.log(gone / level) / slope if gone > 0 and slope > 0 else math.inf
-            else:
-                above = left <= 1 - level
-                step = left * math.log((1 - level) / left) / slope if left > 0 and slope > 0 else math.inf
-            low, high = (low, time) if above else (time, high)
-            new = time - step
-            if not low < new < high:
-                new = (low + high) / 2
-            if abs(new - time) <= 2e-16 * time or new in (low, high):
-                return float(new)
-            time = new
-        return float(time)
+            return gone + self.atom, left, slope
+
+        # what the target misses in the end counts neither as gone nor as left: else levels above a half are found from the tail
+        return quantile_between(at, level, low, high, from_below=reach < 1)

@@ -20,6 +20,7 @@ from ctmc.model.m_matrix import solve_m_matrix
 from ctmc.model.memory import require_memory
 from ctmc.model.parameters import numbers, positive_rates, whole_number
 from ctmc.model.poisson_weights import poisson_weights
+from ctmc.model.quantile import quantile_between
 from ctmc.model.summary import Rows, Summarised
 
 _NEGLIGIBLE = 1e-40
@@ -301,8 +302,7 @@ class PhaseType(Summarised):
     def quantile(self, p: Any) -> Any:
         """Return the least t with P{X <= t} >= p, for 0 <= p < 1, in the shape of p.
 
-        Bracketing by doubling, then Newton's method on the logarithm of the smaller one of P{X <= t} and P{X > t}, with a
-        bisection wherever a step would leave the bracket.
+        Bracketing by doubling, then `ctmc.model.quantile.quantile_between`.
 
         Raises
         ------
@@ -322,27 +322,12 @@ class PhaseType(Summarised):
         low, high = 0.0, self.mean
         while self.cdf(high) < level:
             low, high = high, 2 * high
-        time = (low + high) / 2
-        for _ in range(200):
+
+        def at(time: float) -> tuple[float, float, float]:
             gone, left, slope = self._at(time)[0][:, 0]
-            gone += self.atom
-            if gone == level and gone < 0.5:
-                break
-            if gone < 0.5:
-                above, step = (
-                    gone > level,
-                    gone * math.log(gone / level) / slope if gone > 0 and slope > 0 else math.inf,
-                )
-            else:
-                above, step = left < 1 - level, left * math.log((1 - level) / left) / slope if left > 0 else math.inf
-            low, high = (low, time) if above else (time, high)
-            new = time - step
-            if not low < new < high:
-                new = (low + high) / 2
-            if abs(new - time) <= 2e-16 * time or new in (low, high):
-                return float(new)
-            time = new
-        return float(time)
+            return gone + self.atom, left, slope
+
+        return quantile_between(at, level, low, high)
 
     # ---- samples ------------------------------------------------------------------------------------------------
 

@@ -1,14 +1,16 @@
 """Models at other rates: states and transitions are found once, and only the numbers change.
 
-A builder says by two attributes what needs no rebuild.  ``rates_that_may_change(**parameters)`` maps names of parameters to
-None, or to the reason why not.  ``rerate(model, old, new)`` returns the model at the new parameters, bare as the builder makes
-it, and raises `ModelError` with the reason where these change more than rates; notes that still hold stay on it.
+A builder says by two attributes what needs no rebuild.  ``rates_that_may_change`` has the names of parameters, or is a function
+of the parameters that maps names to None, or to the reason why not.  ``rerate(model, old, new)`` returns the model at the new
+parameters, bare as the builder makes it, and raises `ModelError` with the reason where these change more than rates; notes that
+still hold stay on it.  Without `rerate` the model is built anew, and takes the arrays that do not depend on rates from the old one.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -69,7 +71,8 @@ def rerated(model: Model, changes: Mapping[str, Any]) -> Model:
                 f"{name} of {recipe.builder} cannot change without a rebuild: {reason}; rates that may: {allowed}."
             )
     new = {**old, **changes}
-    bare: Any = maker.rerate(model, old, new)
+    own_way = getattr(maker, "rerate", None)
+    bare: Any = own_way(model, old, new) if own_way else on_the_structure_of(model, inspect.unwrap(maker)(**new))
     dress: Callable[..., Model] = maker.dress or _plain
     none: dict[str, Any] = {"rewards": {}, "measures": None, "distributions": {}, "notes": ()}
     before = dress(model.replace(**none), **old)
@@ -89,8 +92,8 @@ def rates_that_may_change(maker: Any, parameters: Mapping[str, Any]) -> dict[str
         A builder; one without the attribute of this name has none.
     parameters : mapping of str to value
     """
-    function = getattr(maker, "rates_that_may_change", None)
-    return {} if function is None else dict(function(**parameters))
+    rates = getattr(maker, "rates_that_may_change", ())
+    return dict(rates(**parameters)) if callable(rates) else dict.fromkeys(rates)
 
 
 def _plain(model: Any, **parameters: Any) -> Any:
@@ -131,14 +134,20 @@ def _check_form(before: Any, after: Any) -> None:
         )
 
 
-def on_the_structure_of(model: Generator, fresh: Generator) -> Generator:
+def on_the_structure_of(model: Any, fresh: Any) -> Any:
     """Return the rates of a model that was built anew, on the arrays of one that has the same states and transitions.
+
+    Of a QBD each block takes the places of its rates from the old one where they are the same.
 
     Raises
     ------
     ModelError
-        If it has others.
+        If a generator has others.
     """
+    if hasattr(model, "boundary"):
+        levels = zip(model.boundary, fresh.boundary, strict=True)
+        boundary = tuple(replace(level, **_shared_blocks(own, level)) for own, level in levels)
+        return fresh.replace(boundary=boundary, **_shared_blocks(model, fresh), phases=model.phases, notes=model.notes)
     stored: Any = model.transitions
     if isinstance(stored, StreamedTransitions):
         raise ModelError("the transitions of the model are streamed and have no table of rates; build it anew.")
@@ -173,7 +182,11 @@ def rates_by_event(rates: np.ndarray, old: np.ndarray, new: np.ndarray) -> np.nd
     return np.asarray(new[first][where]) if np.array_equal(values[where], rates) else None
 
 
-def shared_block(model: csr_array | None, fresh: csr_array | None) -> csr_array | None:
+def _shared_blocks(model: Any, fresh: Any) -> dict[str, csr_array | None]:
+    return {name: _shared_block(getattr(model, name), getattr(fresh, name)) for name in ("up", "local", "down")}
+
+
+def _shared_block(model: csr_array | None, fresh: csr_array | None) -> csr_array | None:
     """Return the rates of one block with the places of the other, where these are equal."""
     if model is None or fresh is None or model.shape != fresh.shape:
         return fresh

@@ -87,13 +87,10 @@ def resolvent(equation: Equation) -> Resolvent:
     return _Whole(equation) if equation.model.coloring is None else _Half(equation)
 
 
-class _Stored(Resolvent):
-    """All states, by products with the model in the form in which it is stored."""
-
+class _AllStates(Resolvent):
     def __init__(self, equation: Equation) -> None:
         super().__init__(equation)
         self.size = equation.model.size
-        self._over = np.empty(self.size)
 
     def restrict(self, x: np.ndarray) -> np.ndarray:
         return np.asarray(self.diagonal * x)
@@ -103,6 +100,14 @@ class _Stored(Resolvent):
 
     def residual(self, y: np.ndarray) -> np.ndarray:
         return self.equation.residual(self.expand(y))
+
+
+class _Stored(_AllStates):
+    """All states, by products with the model in the form in which it is stored."""
+
+    def __init__(self, equation: Equation) -> None:
+        super().__init__(equation)
+        self._over = np.empty(self.size)
 
     def difference(self, p: np.ndarray, shadow: np.ndarray, out: np.ndarray) -> np.ndarray:
         np.divide(p, self.diagonal, out=self._over)
@@ -111,22 +116,12 @@ class _Stored(Resolvent):
         return _products(p, shadow, out)
 
 
-class _Whole(Resolvent):
+class _Whole(_AllStates):
     """All states, by rows of a copy of the rates, sorted by source and divided by the diagonal of their targets."""
 
     def __init__(self, equation: Equation) -> None:
         super().__init__(equation)
-        self.size = equation.model.size
         self._rows = _rows_by_source(equation, self.diagonal)
-
-    def restrict(self, x: np.ndarray) -> np.ndarray:
-        return np.asarray(self.diagonal * x)
-
-    def expand(self, y: np.ndarray) -> np.ndarray:
-        return np.asarray(y / self.diagonal)
-
-    def residual(self, y: np.ndarray) -> np.ndarray:
-        return self.equation.residual(self.expand(y))
 
     def difference(self, p: np.ndarray, shadow: np.ndarray, out: np.ndarray) -> np.ndarray:
         self.equation.model.count_products()
