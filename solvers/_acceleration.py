@@ -17,9 +17,9 @@ import numpy as np
 from ctmc.model.generator import Generator
 from ctmc.model.products import compiled_parallel
 from solvers._aggregation import Levels, find_levels, half_levels, loosely_coupled
-from solvers._kernels import sweep
 from solvers._multilevel import Multilevel
 from solvers._reduction import Reduction, reduction
+from solvers._sweeps import sweep
 
 STRETCH = 1.2
 """Factor of the change by a step on one color, under acceleration."""

@@ -12,8 +12,8 @@ from ctmc.errors import ModelError
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.solution import Outcome
-from solvers._kernels import cleared, sweep
 from solvers._start import first_guess
+from solvers._sweeps import cleared, sweep
 
 BYTES_PER_ENTRY = 16
 """SuperLU takes 13 to 14: the entry, its row, and what the arrays have outgrown."""

@@ -18,7 +18,7 @@ from ctmc.model.generator import Generator
 from ctmc.model.products import compiled, exit_sums
 from ctmc.model.streamed import StreamedTransitions
 from ctmc.model.transitions import NO_CODES, LatticeTransitions, Slab, rate_at
-from solvers._kernels import sweep
+from solvers._sweeps import sweep
 
 LARGEST_ELIMINATED = 2000
 """Parts up to which a given partition is solved by elimination."""

@@ -25,9 +25,9 @@ from solvers._aggregation import (
     loosely_coupled,
     rates_between_levels,
 )
-from solvers._kernels import sweep
 from solvers._multilevel import Multilevel, between, matched, shares_and_masses
 from solvers._reduction import reduction
+from solvers._sweeps import sweep
 from solvers.stationary.aggregation import Aggregation
 
 

@@ -284,7 +284,7 @@ def test_the_checker_catches(tmp_path, file, text, why):
             "builders/family/__init__.py",
             "from builders.family.part import f\nfrom builders._helper import g\nimport ctmc",
         ),
-        ("solvers/qbd/cyclic.py", "from solvers._kernels import f\nimport ctmc.model.qbd"),
+        ("solvers/qbd/cyclic.py", "from solvers._sweeps import f\nimport ctmc.model.qbd"),
         ("ctmc/registry.py", "import ast\nast.literal_eval('1')\nast.parse('1', mode='eval')"),
     ],
 )

@@ -12,9 +12,9 @@ from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator, ProductCounter
 from ctmc.model.state_space import Lattice
 from solvers._aggregation import half_levels
-from solvers._kernels import sweep
 from solvers._polish import polished, relative_mixer, settled
 from solvers._reduction import reduction
+from solvers._sweeps import sweep
 
 
 def exact(chain):

@@ -18,8 +18,8 @@ from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
 from ctmc.problem import Stationary
 from ctmc.solution import Status
-from solvers._kernels import cleared, sweep
 from solvers._preconditioner import PRECONDITIONERS, preconditioner
+from solvers._sweeps import cleared, sweep
 from solvers.qbd.level_reduction import LevelReduction
 from solvers.stationary.aggregation import Aggregation
 from solvers.stationary.anderson import MAPS, Anderson

@@ -13,7 +13,6 @@ from ctmc.model import products
 from ctmc.model.generator import Generator
 from ctmc.problem import Stationary, Transient
 from ctmc.threads import limited_threads, usable_threads
-from solvers import _kernels
 
 MOST = int(numba.config.NUMBA_NUM_THREADS)
 
@@ -78,7 +77,6 @@ def test_products_have_the_same_bits_for_any_number_of_threads(monkeypatch):
 @pytest.mark.skipif(MOST < 2, reason="one processor")
 def test_answers_have_the_same_bits_for_any_number_of_threads(monkeypatch):
     monkeypatch.setattr(products, "FEW_ENTRIES", 0)
-    monkeypatch.setattr(_kernels, "FEW_ENTRIES", 0)
     chain = lattice_chain(25)
     problems = [
         (Stationary(chain, tolerance=1e-6), "power_iteration"),
@@ -92,19 +90,3 @@ def test_answers_have_the_same_bits_for_any_number_of_threads(monkeypatch):
                 found.append(ctmc.solve(problem, solver, check=False))
         assert found[0].value.tobytes() == found[1].value.tobytes()
         assert found[0].status is found[1].status
-
-
-def test_small_and_large_loops_of_a_step_agree(monkeypatch):
-    rng = np.random.default_rng(919)
-    results = []
-    for few in (10**9, 0):
-        monkeypatch.setattr(_kernels, "FEW_ENTRIES", few)
-        state = [np.random.default_rng(921).random(5000) for _ in range(4)]
-        _kernels.step_and_sum(state[0], state[1], 0.3, state[2], state[3])
-        results.append(b"".join(array.tobytes() for array in state))
-    assert results[0] == results[1]
-    # the sums keep what rounding takes from them
-    power, change, total, lost = rng.random(3), np.zeros(3), np.full(3, 1e16), np.zeros(3)
-    for _ in range(1000):
-        _kernels.step_and_sum(power, change, 0.0, total, lost)
-    np.testing.assert_allclose(total - 1e16, 1000 * power, atol=2)

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from ctmc.model.qbd import QBD
     from ctmc.scale import Cluster, Scale
 
-ASSUMED = ("ranks_per_node", "memory_bandwidth", "network_bandwidth", "latency")
-
 
 def cluster_options() -> list[click.Parameter]:
     """Return the flags that describe a cluster; the first one asks for the forecast."""

@@ -15,12 +15,12 @@ class Traffic:
 
     Attributes
     ----------
-    exchanges, messages, bytes : int
-        How often ghosts were fetched or given back; messages and bytes that were sent.
+    messages, bytes : int
+        What was sent to fetch ghosts or to give them back.
     """
 
     def __init__(self) -> None:
-        self.exchanges = self.messages = self.bytes = 0
+        self.messages = self.bytes = 0
 
 
 class _Partner(NamedTuple):
@@ -128,7 +128,6 @@ class Ghosts:
         for partner in self._partners:
             if partner.incoming is not None:
                 room[partner.ghosts] = partner.incoming
-        self.traffic.exchanges += 1
 
     def give_back(self, extended: np.ndarray) -> None:
         """Add the ghosts of a vector to the elements of their owners, in the order of the ranks."""
@@ -136,7 +135,6 @@ class Ghosts:
         self._pass_on(ghosts, [(partner.buffer, partner.rank) for partner in self._partners])
         for partner in self._partners:
             extended[partner.own] += partner.buffer  # positions of one partner are different ones
-        self.traffic.exchanges += 1
 
     def _pass_on(self, sent: list[tuple[np.ndarray, int]], received: list[tuple[np.ndarray, int]]) -> None:
         if not self._partners:

@@ -21,7 +21,6 @@ from urllib.parse import urlsplit
 from ctmc.errors import StudyError, printable
 from ctmc.model.memory import given_limit, memory_limit
 
-NAMES = ("processes", "dask", "mpi")
 _HELD = (signal.SIGINT, signal.SIGHUP)
 """Signals that a terminal sends to all of a command's processes; what to do about them is decided by the first one."""
 

@@ -14,11 +14,11 @@ from ctmc.model.memory import require_memory
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
-from solvers._kernels import cleared
 from solvers._options import check_count
 from solvers._polish import answer
 from solvers._reduction import Reduction, reduction
 from solvers._start import first_guess
+from solvers._sweeps import cleared
 
 _FEW = 12
 """Up to so many unknowns the map is written out: ARPACK needs room between the vectors it is asked for and all of them."""

@@ -13,10 +13,10 @@ from ctmc.model.transitions import LatticeTransitions
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome
 from ctmc.trace import Trace
-from solvers._kernels import sweep
 from solvers._options import check_between, check_choice, check_count
 from solvers._reduction import reduction
 from solvers._start import first_guess
+from solvers._sweeps import sweep
 
 ORDERS = ("auto", "sequential", "colored")
 DIRECTIONS = ("forward", "backward", "symmetric")

@@ -14,12 +14,12 @@ from ctmc.problem import Stationary
 from ctmc.solution import Outcome
 from ctmc.trace import Trace
 from solvers._gmres import cycle
-from solvers._kernels import cleared
 from solvers._options import check_between, check_choice, check_count
 from solvers._polish import answer
 from solvers._preconditioner import PRECONDITIONERS, preconditioner
 from solvers._reduction import reduction
 from solvers._start import first_guess
+from solvers._sweeps import cleared
 
 
 @dataclass(frozen=True, kw_only=True)

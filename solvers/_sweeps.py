@@ -1,14 +1,13 @@
-"""Compiled sweeps over a generator's entries, and the vector updates around them."""
+"""Gauss-Seidel sweeps over a generator's entries."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 
 from ctmc.model.generator import Generator
-from ctmc.model.products import FEW_ENTRIES, compiled, compiled_parallel
+from ctmc.model.products import compiled
 from ctmc.model.transitions import rate_at
 
 
@@ -26,33 +25,6 @@ def gauss_seidel_sweep(
             total += x[sources[k]] * rate_at(codes, rates, k)
         j = np.uint64(begin) + row
         x[j] += relaxation * (total / exit_rates[j] - x[j])
-
-
-@compiled
-def _step_one(i: Any, power: Any, change: Any, factor: float, total: Any, lost: Any) -> None:
-    term = power[i] - lost[i]
-    summed = total[i] + term
-    lost[i] = (summed - total[i]) - term
-    total[i] = summed
-    power[i] += change[i] * factor
-
-
-@compiled
-def _step_on_one_thread(power: Any, change: Any, factor: float, total: Any, lost: Any) -> None:
-    for i in range(np.uint64(power.size)):
-        _step_one(i, power, change, factor, total, lost)
-
-
-@compiled_parallel
-def _step(power: Any, change: Any, factor: float, total: Any, lost: Any) -> None:
-    for i in numba.prange(power.size):
-        _step_one(i, power, change, factor, total, lost)
-
-
-def step_and_sum(power: np.ndarray, change: np.ndarray, factor: float, total: np.ndarray, lost: np.ndarray) -> None:
-    """Add power to total with Kahan's compensation in `lost`, then change x factor to power.  Moves 56 bytes a state."""
-    kernel = _step_on_one_thread if power.size <= FEW_ENTRIES else _step
-    kernel(power, change, factor, total, lost)
 
 
 def sweep(chain: Generator, x: np.ndarray, *, relaxation: float = 1.0, reverse: bool = False) -> None:
