@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Are the source archive and the wheel of a folder whole, with nothing strange in them?  Usage: .ci/archives FOLDER, in a clone of the repository.
+"""Are the source archive and the wheel of a folder whole, with nothing strange in them?  Usage: .ci/archives.py FOLDER, in a clone.
 
 The source archive must have the files that git has, byte for byte, and the wheel those of the packages and their data, and nothing else.
 """
