@@ -37,6 +37,8 @@ def listed(text, key):
     return re.findall(r"^ *- (.*)$", re.search(rf"^ *{key}:\n((?: *- .*\n)+)", text, re.MULTILINE)[1], re.MULTILINE)
 
 
+# modules of other names, or of packages that another one brings
+BROUGHT = {"markupsafe": "jinja2", "scikits": "scikit-umfpack"}
 PYTHONS = [line.split()[-1] for line in lines("metadata", "classifiers") if re.search(r":: 3\.\d+$", line)]
 NEEDED = lines("options", "install_requires")
 EXTRAS = {name: lines("options.extras_require", name) for name in SETUP["options.extras_require"]}
@@ -96,19 +98,20 @@ def test_the_extra_all_has_the_versions_of_the_others():
 
 
 def test_what_the_code_imports_is_stated():
-    """Whatever a module of the packages imports at its top is part of Python, ours, or among what is needed."""
-    names = {re.split("[<>]", requirement)[0].lower() for requirement in NEEDED}
+    """Whatever the packages import, at the top or when it is needed, is part of Python, ours, or stated."""
+    stated = {re.split("[<>]", requirement)[0] for requirement in sum(EXTRAS.values(), NEEDED)}
     found = set()
     for room in ("ctmc", "builders", "solvers"):
         for path in (HOME / room).rglob("*.py"):
-            for node in ast.parse(path.read_bytes()).body:
+            for node in ast.walk(ast.parse(path.read_bytes())):
                 modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
                 if isinstance(node, ast.ImportFrom) and not node.level:
                     modules = [node.module]
                 found |= {module.partition(".")[0] for module in modules}
     found -= {*sys.stdlib_module_names, "ctmc", "builders", "solvers"}
-    assert found - {"markupsafe"} <= names  # jinja2 brings it
-    assert {"numpy", "scipy", "numba"} <= found
+    assert {"numpy", "h5py", "networkx", "psutil", "pyamg"} <= found
+    assert found - BROUGHT.keys() <= stated
+    assert {BROUGHT[name] for name in found & BROUGHT.keys()} <= stated
 
 
 def test_pythons_are_those_that_are_tested():
