@@ -103,6 +103,7 @@ def _libraries() -> list[Check]:
         "threadpoolctl",
         "filelock",
         "platformdirs",
+        "jinja2",
     )
     checks = [_version(name, partial(version, name)) for name in needed]
     checks.append(_version("HDF5", _hdf5))
