@@ -12,7 +12,7 @@ import numpy as np
 from ctmc import registry
 from ctmc.costs import Cost, costs, costs_of_queue, costs_over_time, product_cost, trial_sweeps
 from ctmc.defaults import default_solver
-from ctmc.errors import ModelError, printable
+from ctmc.errors import ModelError, printable, shown
 from ctmc.model.generator import Generator
 from ctmc.model.level_dependent import LevelDependentQBD
 from ctmc.model.memory import format_size, memory_limit
@@ -139,7 +139,7 @@ def advise(problem: Problem | Generator | QBD | LevelDependentQBD, *, timed: boo
     if isinstance(problem, Generator | QBD | LevelDependentQBD):
         problem = Stationary(problem)
     if not isinstance(problem, Stationary | Transient | AccumulatedReward | DiscountedReward | FirstPassage):
-        raise ModelError(f"advice is asked for {printable(repr(problem))}; allowed is a problem or a model.")
+        raise ModelError(f"advice is asked for {shown(problem)}; allowed is a problem or a model.")
     model = problem.model
     limit = memory_limit()
     facts: dict[str, Any] = {"model": type(model).__name__, "memory_limit": limit}

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctmc.errors import ModelError, PluginError, UnsupportedProblemError, printable, unknown_name
+from ctmc.errors import ModelError, PluginError, UnsupportedProblemError, printable, shown, unknown_name
 
 if TYPE_CHECKING:
     from ctmc.model.recipe import Prepared
@@ -165,9 +165,7 @@ def solver_class(name: str) -> type[Solver]:
         declared = getattr(found, attribute, None)
         kinds = (declared,) if attribute == "needs" and isinstance(declared, type) else declared
         if not isinstance(kinds, tuple) or not kinds or not all(isinstance(kind, type) for kind in kinds):
-            raise PluginError(
-                f"solver {name!r} has {attribute} = {printable(repr(declared))}; allowed is a tuple of classes."
-            )
+            raise PluginError(f"solver {name!r} has {attribute} = {shown(declared)}; allowed is a tuple of classes.")
     return found  # type: ignore[return-value]
 
 

@@ -17,7 +17,7 @@ import numba
 import numpy as np
 
 from ctmc import registry
-from ctmc.errors import ModelError, printable
+from ctmc.errors import ModelError, shown
 from ctmc.estimate import Estimate, difference
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
@@ -83,7 +83,7 @@ class Plan:
             allowed = "one or more finite times >= 0, ascending"
             shown = numbers("times", times, allowed)
             if not np.isfinite(shown).all() or shown[0] < 0 or (np.diff(shown) <= 0).any():
-                raise ModelError(f"times is {printable(repr(times))}; allowed are {allowed}.")
+                raise ModelError(f"times is {shown(times)}; allowed are {allowed}.")
         if horizon is None and times is None:
             raise ModelError("horizon is missing; give the time that each replication lasts, or times.")
         end = float(shown[-1]) if horizon is None else _time("horizon", horizon)
@@ -142,7 +142,7 @@ def _time(name: str, given: Any) -> float:
     except (TypeError, ValueError):
         value = float("nan")
     if isinstance(given, bool) or not (np.isfinite(value) and value >= 0):
-        raise ModelError(f"{name} is {printable(repr(given))}; allowed is a finite time >= 0.")
+        raise ModelError(f"{name} is {shown(given)}; allowed is a finite time >= 0.")
     return value
 
 

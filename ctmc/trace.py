@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ctmc.checkpoint import Keeper, Run
-from ctmc.errors import ModelError, printable
+from ctmc.errors import ModelError, shown
 from ctmc.model.generator import ProductCounter
 from ctmc.ranks import ALONE, Ranks
 from ctmc.solution import HISTORY, Status
@@ -30,7 +30,7 @@ def check_time_limit(time_limit: Any) -> None:
     if time_limit is None:
         return
     if isinstance(time_limit, bool) or not isinstance(time_limit, int | float | np.number) or not time_limit > 0:
-        raise ModelError(f"time_limit is {printable(repr(time_limit))}; allowed is a positive number of seconds.")
+        raise ModelError(f"time_limit is {shown(time_limit)}; allowed is a positive number of seconds.")
 
 
 def checked_start(given: Any, size: int, ranks: Ranks = ALONE) -> np.ndarray:
