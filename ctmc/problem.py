@@ -255,6 +255,13 @@ PROBLEMS: dict[str, type[Any]] = {
 """The problems by the names that studies and the command line use."""
 
 
+def check_problem(given: Any, name: str = "problem", also: str = "") -> None:
+    """Raise `ModelError` unless something is a problem."""
+    if not isinstance(given, Problem):
+        hint = ", such as Stationary(model)" if isinstance(given, Generator | QBD | LevelDependentQBD) else ""
+        raise ModelError(f"{name} is {shown(given)}; allowed is a problem{also}{hint}.")
+
+
 def checked_times(given: Any) -> np.ndarray:
     """Return times as an ascending, read-only vector; raise `ModelError` for anything else."""
     allowed = "one or more finite times >= 0, ascending"

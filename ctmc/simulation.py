@@ -17,13 +17,13 @@ import numba
 import numpy as np
 
 from ctmc import registry
-from ctmc.errors import ModelError, shown
+from ctmc.errors import ModelError
 from ctmc.estimate import Estimate, difference
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.jump_chain import INTEGRALS, reward_table, rows_by_source, run_paths, target_states
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import numbers, whole_number
+from ctmc.model.parameters import checked_names, numbers, real_number, whole_number
 from ctmc.model.random_streams import spawn_streams
 
 _CHUNK_SECONDS = 0.1
@@ -95,7 +95,7 @@ class Plan:
         if batches is not None:
             if replications is not None:
                 raise ModelError(
-                    f"batches is {batches!r} and replications is {replications!r}; allowed is one of the two."
+                    f"batches is {shown(batches)} and replications is {shown(replications)}; allowed is one of the two."
                 )
             if times is not None:
                 raise ModelError("times are given with batches; trajectories need replications.")
@@ -137,13 +137,7 @@ class Plan:
 
 
 def _time(name: str, given: Any) -> float:
-    try:
-        value = float(given)
-    except (TypeError, ValueError):
-        value = float("nan")
-    if isinstance(given, bool) or not (np.isfinite(value) and value >= 0):
-        raise ModelError(f"{name} is {shown(given)}; allowed is a finite time >= 0.")
-    return value
+    return real_number(name, given, lambda value: 0 <= value < np.inf, "a finite time >= 0")
 
 
 def checked_discount(discount: Any) -> float:
@@ -304,7 +298,13 @@ def simulate_generator(
         raise ModelError("initial is missing and the model has none; give a state, e.g. initial=(0, 0, 0).")
     start = distribution(chain.space, given)
     stop = np.zeros(0, dtype=bool) if target is None else target_states(chain, target)
-    chosen = [] if target is not None else list(chain.all_rewards) if rewards is None else list(rewards)
+    chosen = (
+        []
+        if target is not None
+        else list(chain.all_rewards)
+        if rewards is None
+        else list(checked_names("rewards", rewards, "reward"))
+    )
     table, columns = reward_table(chain, chosen)
     rows = rows_by_source(chain)
     places, width = len(plan.grid), table.shape[1]

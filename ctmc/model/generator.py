@@ -17,7 +17,7 @@ from ctmc.model.carried import check_fields, set_carried
 from ctmc.model.distribution import Distribution, distribution
 from ctmc.model.entries import check_diagonal, checked_positions, entries_of, rows_of
 from ctmc.model.memory import format_size, require_memory
-from ctmc.model.parameters import check_mapping, real_numbers
+from ctmc.model.parameters import check_mapping, check_name, real_numbers, whole_number
 from ctmc.model.recipe import Recipe
 from ctmc.model.rerating import checked_rates, rerated
 from ctmc.model.reward import Reward, variable_rewards
@@ -210,7 +210,7 @@ class Generator(Summarised):
 
     def name_of(self, position: int) -> str:
         """Return position and coordinates of a state, for messages."""
-        position += self.begin
+        position = whole_number("position", position, 0) + self.begin
         return f"{position} {tuple(self.space.states(position).tolist())}"
 
     # ---- construction -------------------------------------------------------------------------------------------
@@ -321,6 +321,7 @@ class Generator(Summarised):
 
     def with_reward(self, name: str, values: Any, description: str = "") -> Generator:
         """Return a copy with one more reward: an array of shape (n,) or (n, length), or a function of the states."""
+        check_name("name", name)
         return self.replace(rewards={**self.rewards, name: Reward(values, description)})
 
     # ---- what solvers see -----------------------------------------------------------------------------------------

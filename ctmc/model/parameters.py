@@ -102,6 +102,12 @@ def check_function(name: str, given: Any, what: str) -> None:
         raise ModelError(f"{name} is {shown(given)}; allowed is {what}, or None.")
 
 
+def check_name(field: str, given: Any) -> None:
+    """Raise `ModelError` unless something is a name: text that is not empty."""
+    if not isinstance(given, str) or not given:
+        raise ModelError(f"{field} is {shown(given)}; allowed is text.")
+
+
 def checked_names(name: str, given: Any, what: str) -> tuple[str, ...]:
     """Return one or more names as a tuple; text is one name."""
     names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple) else ()
@@ -113,7 +119,7 @@ def checked_names(name: str, given: Any, what: str) -> tuple[str, ...]:
 def check_mapping(name: str, given: Any, what: str) -> None:
     """Raise `ModelError` unless something maps names to what is wanted."""
     if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
-        raise ModelError(f"{name} is {shown(given)}; allowed is a mapping of names to {what}.")
+        raise ModelError(f"{name} is {shown(given)}; allowed is a mapping of names (text) to {what}.")
 
 
 def check_known(kind: str, given: Iterable[str], known: Iterable[str]) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ctmc.errors import ModelError, shown
 from ctmc.model.counting import count_on
-from ctmc.model.parameters import whole_number
+from ctmc.model.parameters import check_name, whole_number
 
 SLAB = 1 << 16
 """States per slab wherever something is evaluated state by state."""
@@ -33,8 +33,7 @@ class Variable:
     length: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise ModelError(f"the name of a variable is {shown(self.name)}; allowed is text.")
+        check_name("the name of a variable", self.name)
         if self.length is not None:
             whole_number(f"length of variable {shown(self.name)}", self.length, 0)
 
@@ -536,7 +535,11 @@ def _checked_positions(given: Any, size: int) -> np.ndarray:
 
 def _whole_numbers(name: str, given: Any) -> tuple[int, ...]:
     """Return whole numbers as a tuple."""
-    items = list(given) if isinstance(given, list | tuple | range | np.ndarray) else [None]
+    items = (
+        list(given)
+        if isinstance(given, list | tuple | range | np.ndarray) and getattr(given, "ndim", 1) == 1
+        else [None]
+    )
     if not all(isinstance(item, int | np.integer) and not isinstance(item, bool) for item in items):
         raise ModelError(f"{name} is {shown(given)}; allowed are whole numbers, such as (3, 2).")
     return tuple(int(item) for item in items)
@@ -552,7 +555,6 @@ def _checked_variables(given: Any, width: int) -> tuple[Variable, ...]:
         doubled = next(name for name in names if names.count(name) > 1)
         raise ModelError(f"variables has the name {shown(doubled)} twice; allowed are different ones.")
     if sum(variable.width for variable in variables) != width:
-        raise ModelError(
-            f"the variables name {sum(variable.width for variable in variables)} coordinates; allowed are {width}, as states have."
-        )
+        count = shown(sum(variable.width for variable in variables))
+        raise ModelError(f"the variables name {count} coordinates; allowed are {width}, as states have.")
     return variables
