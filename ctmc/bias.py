@@ -15,6 +15,7 @@ from ctmc.evolution import EPSILON, reward_columns
 from ctmc.interval import SMALL, Interval, enclose, poisson_cycle, poisson_elimination
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
+from ctmc.model.parameters import check_tolerance, whole_number
 from ctmc.model.summary import Rows, Summarised
 from ctmc.problem import Stationary, reward_name
 from ctmc.solution import Solution, Status
@@ -111,6 +112,8 @@ def poisson(solution: Solution, name: str, rates: np.ndarray, tolerance: float, 
     """Return gain and bias of mean rates of reward, shape (n,); see `bias`."""
     chain, pi = solution.problem.model, solution.value
     assert isinstance(chain, Generator)
+    check_tolerance(tolerance)
+    whole_number("largest_products", largest_products, 1)
     require_memory("the bias", 48 * chain.size, states=chain.size)
     half = float(rates.max() / 2 - rates.min() / 2) or 1.0
     weights = pi / pi.sum()

@@ -126,4 +126,4 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameEr
         hint = "known are " + ", ".join(known[:30]) + (", ..." if len(known) > 30 else "") + "."
     else:
         hint = "none is known."
-    return UnknownNameError(f"There is no {kind} {text!r}; {hint}")
+    return UnknownNameError(f"There is no {kind} {shown(name)}; {hint}")

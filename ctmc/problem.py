@@ -284,7 +284,12 @@ def states_where(model: Generator, field: str, given: str | Callable[[np.ndarray
     chosen = np.zeros(model.size, dtype=bool)
     if callable(given):
         for positions, states in model.state_slabs():
-            found = np.asarray(called(field, given, states))
+            try:
+                found = np.asarray(called(field, given, states))
+            except ModelError:
+                raise
+            except ValueError:
+                found = np.asarray(None)
             if found.shape != (len(states),) or found.dtype != bool:
                 raise ModelError(
                     f"{field} returns an array of shape {found.shape} and type {found.dtype} for {len(states)} states; allowed "

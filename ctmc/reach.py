@@ -108,6 +108,8 @@ def reach_probability(
     """
     problem = FirstPassage(model, target, initial, avoid, 1, tolerance)
     begin = None if problem.initial is None else problem.initial.dense(model.size)
+    if solver is not None:
+        registry.check_takes(chosen_solver(problem, solver)[0], problem)
     if interval is not None:
         first, last = _checked_interval(interval)
         return _within(problem, begin, first, last, solver)

@@ -10,6 +10,7 @@ joins, the generator is linear in it only as long as no decision changes.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,7 @@ from ctmc.errors import ModelError, UnsupportedProblemError, shown, unknown_name
 from ctmc.evolution import EPSILON
 from ctmc.model.generator import Generator
 from ctmc.model.impulses import reward_rates
-from ctmc.model.parameters import check_function, check_mapping, checked_names
+from ctmc.model.parameters import called, check_function, check_mapping, checked_names
 from ctmc.model.summary import Rows, Summarised
 from ctmc.problem import reward_name
 from ctmc.solution import Solution
@@ -182,7 +183,7 @@ class _Design:
             given = [float(number) for number in self.known()[place.parameter]]
             given[place.index] = value
         base = self.held if held and self.held is not None else self.parameters
-        return self.build(**{**base, place.parameter: given})
+        return called("build", functools.partial(self.build, **{**base, place.parameter: given}))
 
 
 def _design(chain: Generator, build: Build | None, parameters: Mapping[str, Any] | None) -> _Design:

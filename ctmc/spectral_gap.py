@@ -13,7 +13,7 @@ from ctmc.errors import ModelError, PluginError, ReducibleError, SolveError, unk
 from ctmc.model import shared_exchange
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import real_number
+from ctmc.model.parameters import check_tolerance, real_number
 from ctmc.model.qbd import QBD
 from ctmc.model.shared import SharedGenerator
 from ctmc.model.summary import Rows, Summarised
@@ -136,6 +136,7 @@ def spectral_gap(model: Generator | QBD, *, method: str = "auto", tolerance: flo
     >>> round(found.relaxation_time, 6), round(found.mixing_time(), 6)
     (3.225745, 2.235916)
     """
+    check_tolerance(tolerance)
     model, chosen = _checked(model, method)
     ranks, rate = model.ranks, model.uniformization_rate
     checked = None

@@ -79,8 +79,8 @@ def distribution(space: StateSpace, given: Any) -> Distribution:
             return Distribution(np.array([space.index(vector)], dtype=np.int64), np.ones(1))
         if vector.dtype.kind not in "iuf" or vector.shape != (space.size,):
             raise ModelError(
-                f"initial is {shown(given)}; allowed is a state ({space.dimension} whole numbers), a mapping of states to "
-                f"probabilities, or {space.size} probabilities."
+                f"initial is {shown(given)}, of shape {vector.shape}; allowed is a state ({space.dimension} whole numbers), a mapping "
+                f"of states to probabilities, or {space.size} probabilities."
             )
         positions = np.flatnonzero(vector)
         weights = vector[positions].astype(np.float64)

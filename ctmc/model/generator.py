@@ -17,7 +17,7 @@ from ctmc.model.carried import check_fields, set_carried
 from ctmc.model.distribution import Distribution, distribution
 from ctmc.model.entries import check_diagonal, checked_positions, entries_of, rows_of
 from ctmc.model.memory import format_size, require_memory
-from ctmc.model.parameters import check_mapping, check_name, real_numbers, whole_number
+from ctmc.model.parameters import LARGEST, check_mapping, check_name, real_numbers, whole_number
 from ctmc.model.recipe import Recipe
 from ctmc.model.rerating import checked_rates, rerated
 from ctmc.model.reward import Reward, variable_rewards
@@ -210,7 +210,7 @@ class Generator(Summarised):
 
     def name_of(self, position: int) -> str:
         """Return position and coordinates of a state, for messages."""
-        position = whole_number("position", position, 0) + self.begin
+        position = whole_number("position", position, 0, LARGEST) + self.begin
         return f"{position} {tuple(self.space.states(position).tolist())}"
 
     # ---- construction -------------------------------------------------------------------------------------------
@@ -598,7 +598,7 @@ class Generator(Summarised):
             raise ModelError(f"the vector has shape {x.shape}; allowed is ({self.size},).")
         if out is None:
             out = np.empty(self.size)
-        elif not isinstance(out, np.ndarray) or out.shape != x.shape or out.dtype != x.dtype or not out.flags.writeable:
+        elif type(out) is not np.ndarray or out.shape != x.shape or out.dtype != x.dtype or not out.flags.writeable:
             # loops that are compiled write where they are told, wherever that is
             raise ModelError(f"out is {shown(out)}; allowed is a writable vector of {self.size} numbers of float64.")
         self.count_products()

@@ -19,7 +19,7 @@ from ctmc.model.carried import check_fields, set_carried
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.model.parameters import called, real_number, whole_number
-from ctmc.model.qbd import QBD, Level, _block, _checked_row, _without_diagonal
+from ctmc.model.qbd import QBD, Level, _block, _checked_row, _checked_variables, _without_diagonal
 from ctmc.model.recipe import Recipe
 from ctmc.model.reward import Reward, variable_rewards
 from ctmc.model.state_space import SLAB, Listed, Variable
@@ -79,6 +79,7 @@ class LevelDependentQBD(Summarised):
         for name, given in (("blocks", self.blocks), ("phases", self.phases)):
             if not callable(given) and not (name == "phases" and given is None):
                 raise ModelError(f"{name} is {shown(given)}; allowed is a function of the level.")
+        object.__setattr__(self, "variables", _checked_variables(self.variables))
         set_carried(self, None)
 
     @cached_property

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ctmc.model.parameters import real_number, whole_number
+from ctmc.errors import ModelError
+from ctmc.model.parameters import real_number, real_numbers, whole_number
 from ctmc.model.summary import Rows, Summarised
 
 if TYPE_CHECKING:
@@ -69,6 +70,9 @@ class MatrixGeometric(Summarised):
 
     def mass_from(self, weights: np.ndarray) -> float:
         """Return the mass of weights, weights R, weights R^2, ..; shape (m,)."""
+        weights = real_numbers("weights", weights, f"{len(self.r)} numbers")
+        if weights.shape != (len(self.r),):
+            raise ModelError(f"weights has shape {weights.shape}; allowed is ({len(self.r)},).")
         return float(weights @ self._sums[0])
 
     def level(self, k: int) -> np.ndarray:
@@ -111,7 +115,7 @@ class MatrixGeometric(Summarised):
         order : int
             0 or more.
         """
-        whole_number("order", order, 0)
+        whole_number("order", order, 0, 170, "factorials that floats hold")
         last = len(self.boundary) - 1
         total = float(sum(float(k) ** order * weights.sum() for k, weights in enumerate(self.boundary[:last])))
         for power, binomials in enumerate(self._powers(order)):

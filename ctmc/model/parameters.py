@@ -12,6 +12,9 @@ from scipy.sparse import csr_array, issparse
 
 from ctmc.errors import CTMCError, ModelError, shown, unknown_name
 
+LARGEST = 2**63 - 1
+"""The largest whole number that counts states, levels, or anything else that is held."""
+
 
 def real_numbers(name: str, given: Any, allowed: str) -> np.ndarray:
     """Return numbers of any shape as an array of float64.
@@ -102,6 +105,13 @@ def check_function(name: str, given: Any, what: str) -> None:
         raise ModelError(f"{name} is {shown(given)}; allowed is {what}, or None.")
 
 
+def check_chain(model: Any) -> None:
+    """Raise `ModelError` unless a model has finitely many states."""
+    if not hasattr(model, "row_slabs"):
+        hint = ", such as queue.truncate(levels=..)" if hasattr(model, "truncate") else ""
+        raise ModelError(f"model is a {type(model).__name__}; allowed is a Generator{hint}.")
+
+
 def check_name(field: str, given: Any) -> None:
     """Raise `ModelError` unless something is a name: text that is not empty."""
     if not isinstance(given, str) or not given:
@@ -160,6 +170,8 @@ def numbers(name: str, given: Any, allowed: str) -> np.ndarray:
     ModelError
         If it is not a non-empty vector of numbers.
     """
+    if isinstance(given, bool):
+        raise ModelError(f"{name} is {given}; allowed are {allowed}.")
     vector = np.atleast_1d(real_numbers(name, given, allowed))
     if not vector.size:
         raise ModelError(f"{name} is empty; allowed are {allowed}.")
@@ -202,7 +214,8 @@ def whole_number(name: str, given: Any, least: int, most: int | None = None, why
     """
     is_whole = isinstance(given, int | np.integer) and not isinstance(given, bool)
     if not is_whole or given < least or (most is not None and given > most):
-        limits = f">= {least}" if most is None else f"from {least} to {most}"
+        open_ended = most is None or (most == LARGEST and not (is_whole and given > most))
+        limits = f">= {least}" if open_ended else f"from {least} to {'2^63 - 1' if most == LARGEST else most}"
         reason = f" ({why})" if why else ""
         raise ModelError(f"{name} is {shown(given)}; allowed is a whole number {limits}{reason}.")
     return int(given)

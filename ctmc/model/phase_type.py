@@ -187,7 +187,7 @@ class PhaseType(Summarised):
 
     def moment(self, order: int) -> float:
         """Return E[X^order] for a whole number order >= 1."""
-        whole_number("order", order, 1)
+        whole_number("order", order, 1, 170, "factorials that floats hold")
         known = self._moments
         while len(known) <= order:
             known.append(len(known) * self._solve(known[-1]))

@@ -17,7 +17,7 @@ import numpy as np
 
 from ctmc.errors import ModelError, shown
 from ctmc.model.counting import count_on
-from ctmc.model.parameters import check_name, whole_number
+from ctmc.model.parameters import LARGEST, check_name, whole_number
 
 SLAB = 1 << 16
 """States per slab wherever something is evaluated state by state."""
@@ -35,7 +35,7 @@ class Variable:
     def __post_init__(self) -> None:
         check_name("the name of a variable", self.name)
         if self.length is not None:
-            whole_number(f"length of variable {shown(self.name)}", self.length, 0)
+            whole_number(f"length of variable {shown(self.name)}", self.length, 0, LARGEST)
 
     @property
     def width(self) -> int:
@@ -187,7 +187,7 @@ class Lattice(StateSpace):
             )
         if self.size > np.iinfo(np.int64).max:
             raise ModelError(
-                f"limits {shown(self.limits)} span about 10^{len(f'{self.size:x}') * 1.2041:.0f} states; allowed are up to 2^63 - 1."
+                f"limits {shown(self.limits)} span about 10^{(self.size.bit_length() - 1) * 0.30103:.0f} states; allowed are up to 2^63 - 1."
             )
 
     def _check_classes(self) -> None:

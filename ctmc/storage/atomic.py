@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ctmc.errors import ModelError, StorageError, printable, shown
+from ctmc.model.parameters import check_truth
 
 _NAME_BYTES = 255  # the longest file name that common file systems take
 _NO_SUPPORT = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM}
@@ -53,6 +54,7 @@ def replace_file(path: str | os.PathLike[str], write: Callable[[Path], None], *,
     ['answer.txt']
     """
     path = checked_path(path)
+    check_truth("overwrite", overwrite)
     try:
         _replace_file(path, write, overwrite)
     except StorageError:
