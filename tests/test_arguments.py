@@ -514,6 +514,10 @@ ABOUT_VALUES = (
     " has ",
     " have ",
     "very large",
+    " shape ",
+    "stands where",
+    "there are",
+    "is ()",
     "No such file",
 )
 """Of what is counted, added up or left out, messages tell that in place of the value."""

@@ -295,7 +295,7 @@ def test_what_is_refused():
     queue = infinitely_many_servers(1.0)
     with pytest.raises(ModelError, match="blocks is 3; allowed is a function"):
         LevelDependentQBD(3)
-    with pytest.raises(ModelError, match="phases is \[\]"):
+    with pytest.raises(ModelError, match=r"phases is \[\]"):
         LevelDependentQBD(lambda k: None, phases=[])
     with pytest.raises(ModelError, match="level is -1"):
         queue.level(-1)

@@ -111,7 +111,7 @@ class LevelDependentQBD(Summarised):
             given = self.blocks(k)
         except Exception as error:  # the user's function: the sentence must name the level
             raise ModelError(f"blocks({k}) raised {type(error).__name__}: {printable(error)}.") from error
-        if not isinstance(given, Sequence) or len(given) != 3:
+        if not isinstance(given, list | tuple) or len(given) != 3:
             raise ModelError(f"blocks({k}) is {shown(given)}; allowed are the blocks (down, local, up) of level {k}.")
         if (given[0] is None) != (k == 0):
             raise ModelError(
