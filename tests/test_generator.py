@@ -172,7 +172,7 @@ def int32(*values):
         ({"exit_rates": np.array([1.0, 3.0, np.nan])}, ["exit rate of state 2 (6, 6)", "nan"]),
         ({"exit_rates": np.ones(2)}, ["exit_rates", "[1., 1.]", "3 numbers"]),
         ({"exit_rates": np.array([1, 3, 2])}, ["float64"]),
-        ({"labels": {"up": np.array([True])}}, ["label 'up'", "(1,)", "(3,)"]),
+        ({"labels": {"up": np.array([True])}}, ["label 'up'", "(1,)", "3 truth values"]),
         ({"labels": {"up": np.array([1, 0, 1])}}, ["label 'up'", "truth values"]),
         ({"rewards": {"cost": ctmc.Reward(np.ones(2))}}, ["reward 'cost'", "(2,)", "(3,)"]),
         ({"rewards": {"cost": ctmc.Reward(np.array([0.0, np.nan, 1.0]))}}, ["reward 'cost'", "finite"]),

@@ -535,11 +535,8 @@ def _checked_positions(given: Any, size: int) -> np.ndarray:
 
 def _whole_numbers(name: str, given: Any) -> tuple[int, ...]:
     """Return whole numbers as a tuple."""
-    items = (
-        list(given)
-        if isinstance(given, list | tuple | range | np.ndarray) and getattr(given, "ndim", 1) == 1
-        else [None]
-    )
+    known = isinstance(given, list | tuple | range | np.ndarray) and getattr(given, "ndim", 1) == 1
+    items: list[Any] = list(given) if known else [None]
     if not all(isinstance(item, int | np.integer) and not isinstance(item, bool) for item in items):
         raise ModelError(f"{name} is {shown(given)}; allowed are whole numbers, such as (3, 2).")
     return tuple(int(item) for item in items)
