@@ -16,10 +16,11 @@ from ctmc.errors import ModelError, printable
 from ctmc.model.generator import Generator
 from ctmc.model.level_dependent import LevelDependentQBD
 from ctmc.model.memory import format_size, memory_limit
+from ctmc.model.parameters import check_truth
 from ctmc.model.qbd import QBD
 from ctmc.model.summary import Rows, Summarised
 from ctmc.model.traits import Traits, traits
-from ctmc.problem import AccumulatedReward, DiscountedReward, FirstPassage, Problem, Stationary, Transient
+from ctmc.problem import Problem, Stationary, check_problem
 from ctmc.solver import Solver
 
 AUTO = "auto"
@@ -138,8 +139,8 @@ def advise(problem: Problem | Generator | QBD | LevelDependentQBD, *, timed: boo
     """
     if isinstance(problem, Generator | QBD | LevelDependentQBD):
         problem = Stationary(problem)
-    if not isinstance(problem, Stationary | Transient | AccumulatedReward | DiscountedReward | FirstPassage):
-        raise ModelError(f"advice is asked for {printable(repr(problem))}; allowed is a problem or a model.")
+    check_problem(problem, also=" or a model")
+    check_truth("timed", timed)
     model = problem.model
     limit = memory_limit()
     facts: dict[str, Any] = {"model": type(model).__name__, "memory_limit": limit}

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ctmc.errors import ModelError, ReducibleError, SolveError, UnsupportedProblemError, unknown_name
+from ctmc.errors import ModelError, ReducibleError, SolveError, UnsupportedProblemError, shown, unknown_name
 from ctmc.evolution import EPSILON, reward_columns
 from ctmc.interval import SMALL, Interval, enclose, poisson_cycle, poisson_elimination
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
+from ctmc.model.parameters import check_tolerance, whole_number
 from ctmc.model.summary import Rows, Summarised
 from ctmc.problem import Stationary, reward_name
 from ctmc.solution import Solution, Status
@@ -111,6 +112,8 @@ def poisson(solution: Solution, name: str, rates: np.ndarray, tolerance: float, 
     """Return gain and bias of mean rates of reward, shape (n,); see `bias`."""
     chain, pi = solution.problem.model, solution.value
     assert isinstance(chain, Generator)
+    check_tolerance(tolerance)
+    whole_number("largest_products", largest_products, 1)
     require_memory("the bias", 48 * chain.size, states=chain.size)
     half = float(rates.max() / 2 - rates.min() / 2) or 1.0
     weights = pi / pi.sum()
@@ -157,7 +160,7 @@ def stationary_solution(source: Solution | Generator) -> Solution:
     elif isinstance(source, Solution):
         problem = source.problem
     else:
-        raise ModelError(f"the source is a {type(source).__name__}; allowed are a Solution and a Generator.")
+        raise ModelError(f"source is {shown(source)}; allowed are a Solution and a Generator.")
     if not isinstance(problem, Stationary) or not isinstance(problem.model, Generator):
         raise UnsupportedProblemError(
             f"gain and bias are those of a stationary problem on a Generator; this is a {type(problem).__name__} problem on a "
@@ -177,7 +180,7 @@ def stationary_solution(source: Solution | Generator) -> Solution:
 def one_column(chain: Generator, reward: str) -> tuple[str, np.ndarray]:
     """Return the name and the mean rates of a reward that is a number."""
     if not isinstance(reward, str):
-        raise ModelError(f"reward is {reward!r}; allowed is the name of a reward.")
+        raise ModelError(f"reward is {shown(reward)}; allowed is the name of a reward.")
     known = chain.all_rewards
     if reward_name(reward) not in known:
         raise unknown_name("reward", reward, known)

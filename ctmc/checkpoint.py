@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ctmc.errors import CTMCError, ModelError, printable
+from ctmc.errors import CTMCError, ModelError, shown
+from ctmc.model.parameters import real_number
 from ctmc.ranks import ALONE, Ranks
 from ctmc.solution import HISTORY, Outcome, Status
 
@@ -57,13 +58,10 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str | os.PathLike) or not os.fspath(self.path):
-            raise ModelError(f"path is {printable(repr(self.path))}; allowed is the path of a file.")
-        minutes = self.minutes
-        known = isinstance(minutes, int | float | np.number) and not isinstance(minutes, bool)
-        if not known or not 0 <= minutes < math.inf:
-            raise ModelError(f"minutes is {printable(repr(minutes))}; allowed is a finite number of minutes >= 0.")
+            raise ModelError(f"path is {shown(self.path)}; allowed is the path of a file.")
+        real_number("minutes", self.minutes, lambda value: 0 <= value < math.inf, "a finite number of minutes >= 0")
         if not isinstance(self.resume, bool):
-            raise ModelError(f"resume is {printable(repr(self.resume))}; allowed are true and false.")
+            raise ModelError(f"resume is {shown(self.resume)}; allowed are true and false.")
 
 
 @dataclass(frozen=True, eq=False)

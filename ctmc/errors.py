@@ -7,6 +7,7 @@ Every message is one sentence that names the field or state, its value, and what
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -86,6 +87,28 @@ def printable(text: object) -> str:
     )
 
 
+_LONGEST = 80
+_BRIEF = reprlib.Repr()
+_BRIEF.maxlist = _BRIEF.maxtuple = _BRIEF.maxarray = _BRIEF.maxdict = _BRIEF.maxset = _BRIEF.maxfrozenset = 8
+_BRIEF.maxstring = _BRIEF.maxother = _LONGEST
+
+
+def shown(value: object) -> str:
+    r"""Return a value that a user gave as it stands in a sentence: on one line, escaped, and cut where it is long.
+
+    Examples
+    --------
+    >>> shown([1.5, None]), shown("a\x1b[31mb"), len(shown("x" * 1000))
+    ('[1.5, None]', "'a\\x1b[31mb'", 80)
+    """
+    try:
+        text = _BRIEF.repr(value)
+    except ValueError:  # a whole number of more digits than Python writes
+        text = f"a very large {type(value).__name__}"
+    text = printable(" ".join(text.split()) if "\n" in text else text)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameError:
     """Return the error for a name that does not exist, with close names, or all of them when few.
 
@@ -95,7 +118,7 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameEr
     There is no solver 'gmress'; did you mean 'gmres'?
     """
     known = sorted(known)
-    text = printable(name)
+    text = (printable(name) if isinstance(name, str) else shown(name))[:_LONGEST]
     close = difflib.get_close_matches(text, known, n=3, cutoff=0.6)
     if close:
         hint = "did you mean " + " or ".join(repr(match) for match in close) + "?"
@@ -103,4 +126,4 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameEr
         hint = "known are " + ", ".join(known[:30]) + (", ..." if len(known) > 30 else "") + "."
     else:
         hint = "none is known."
-    return UnknownNameError(f"There is no {kind} {text!r}; {hint}")
+    return UnknownNameError(f"There is no {kind} {shown(name)}; {hint}")

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from ctmc.errors import ModelError, unknown_name
+from ctmc.errors import ModelError, shown, unknown_name
+from ctmc.model.parameters import check_mapping, check_name, real_number, real_numbers
 from ctmc.model.summary import Rows, Summarised
 
 CONFIDENCE = 0.95
@@ -114,6 +115,9 @@ class Estimate(Summarised):
         >>> found.means["jobs"], round(found.half_widths["jobs"], 6)
         (2.0, 2.484138)
         """
+        check_mapping("samples", samples, "numbers, one row for each replication")
+        real_number("confidence", confidence, lambda value: 0 < value < 1, "a number between 0 and 1")
+        samples = {name: _checked_samples(name, values) for name, values in samples.items()}
         pairs = {name: student_interval(values, confidence) for name, values in samples.items()}
         trajectories = {}
         for name, values in (paths or {}).items():
@@ -132,6 +136,7 @@ class Estimate(Summarised):
 
     def interval(self, name: str) -> tuple[Any, Any]:
         """Return the confidence interval of a measure such as ``jobs`` or ``queue_length[0]``."""
+        check_name("name", name)
         base, bracket, index = name.partition("[")
         if base not in self.means:
             raise unknown_name("measure", name, self.means)
@@ -155,6 +160,15 @@ class Estimate(Summarised):
         after = f" after {self.warm_up:,g}" if self.warm_up else ""
         rows.append(("replications", f"{self.replications} x {self.run}{after} (seed {self.seed})"))
         return self.title, [*rows, *(("note", note) for note in self.notes)]
+
+
+def _checked_samples(name: str, given: Any) -> np.ndarray:
+    samples = real_numbers(f"samples of {shown(name)}", given, "numbers, one row for each of two or more replications")
+    if samples.ndim not in (1, 2) or len(samples) < 2:
+        raise ModelError(
+            f"samples of {shown(name)} have shape {samples.shape}; allowed is one row for each of two or more replications."
+        )
+    return samples
 
 
 def _plain(value: np.ndarray) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 from ctmc import registry
 from ctmc.errors import CTMCError
 from ctmc.model.generator import Generator
+from ctmc.model.parameters import check_chain
 from ctmc.model.streamed import StreamedTransitions
 from ctmc.model.transitions import NO_CODES
 from ctmc.problem import Stationary
@@ -85,6 +86,7 @@ def forecast(model: Generator) -> Forecast:
     >>> found.states, found.entries, found.raw_bytes
     (39711, 151280, 2450736)
     """
+    check_chain(model)
     states, rows = model.size, model.transitions
     wide = 4 if states <= np.iinfo(np.int32).max else 8
     model_bytes = model.nbytes

@@ -19,9 +19,10 @@ import numpy as np
 from scipy.sparse.linalg import splu
 from threadpoolctl import threadpool_limits
 
-from ctmc.errors import ModelError, ReducibleError, UnsupportedProblemError, unknown_name
+from ctmc.errors import ModelError, ReducibleError, UnsupportedProblemError, shown, unknown_name
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
+from ctmc.model.parameters import LARGEST, real_numbers, whole_number
 from ctmc.model.reward import evaluate
 from ctmc.problem import Problem, Stationary
 from ctmc.solution import Solution
@@ -261,11 +262,16 @@ def prove_interval(
     >>> round(found.low, 9), round(found.high, 9), found.width < 1e-12
     (0.990224829, 0.990224829, True)
     """
+    if not isinstance(solution, Solution):
+        raise ModelError(f"solution is {shown(solution)}; allowed is a Solution of a stationary problem.")
     check_problem(solution.problem)
+    whole_number("largest_products", largest_products, 1)
+    if index is not None:
+        whole_number("index", index, 0, LARGEST)
     chain = solution.problem.model
     assert isinstance(chain, Generator)
     if not isinstance(reward, str):
-        values = np.asarray(reward, dtype=np.float64)
+        values = real_numbers("reward", reward, "the name of a reward, or numbers")
     else:
         match = COMPONENT.fullmatch(reward)
         if match and index is None:

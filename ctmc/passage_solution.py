@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 
 from ctmc.errors import ModelError
 from ctmc.model.generator import Generator
+from ctmc.model.parameters import real_numbers
 from ctmc.model.passage_law import PassageLaw
 from ctmc.model.phase_type import PhaseType
 from ctmc.model.reward import Reward
@@ -147,7 +148,7 @@ class PassageSolution(Solution):
 
         Certified as a transient answer; `reached_by` has its error bounds.
         """
-        given = np.asarray(times, dtype=np.float64)
+        given = real_numbers("times", times, "numbers")
         if np.isnan(given).any():
             raise ModelError("times has the value nan; allowed are numbers.")
         lead = () if self._passage.initial is not None else (self._passage.model.size,)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from ctmc.errors import ModelError, printable, unknown_name
+from ctmc.errors import ModelError, printable, shown, unknown_name
 from ctmc.model import predicate
 from ctmc.model.absorption import class_weights
 from ctmc.model.distribution import Distribution, distribution
 from ctmc.model.generator import Generator
 from ctmc.model.level_dependent import LevelDependentQBD
+from ctmc.model.parameters import called, check_tolerance, checked_names, numbers, real_number, whole_number
 from ctmc.model.qbd import QBD
 from ctmc.model.summary import Rows, Summarised
 
@@ -38,7 +39,7 @@ class Stationary(Summarised):
 
     def __post_init__(self) -> None:
         _check_model(self.model, (Generator, QBD, LevelDependentQBD))
-        _check_tolerance(self.tolerance)
+        check_tolerance(self.tolerance)
         if isinstance(self.model, Generator):
             _set_initial(self)
         elif self.initial is not None:
@@ -84,7 +85,7 @@ class Transient(Summarised):
 
     def __post_init__(self) -> None:
         _check_model(self.model, (Generator,))
-        _check_tolerance(self.tolerance)
+        check_tolerance(self.tolerance)
         _set_initial(self, own=self.reward is None)
         if self.reward is not None:
             _set_rewards(self)
@@ -177,9 +178,9 @@ class DiscountedReward(Summarised):
 
     def __post_init__(self) -> None:
         _check_moments_of_chain(self)
-        given = self.discount
-        if isinstance(given, bool) or not isinstance(given, int | float | np.number) or not 0 < given < np.inf:
-            raise ModelError(f"discount is {given!r}; allowed is a positive number, per unit of time.")
+        real_number(
+            "discount", self.discount, lambda value: 0 < value < np.inf, "a positive, finite number, per unit of time"
+        )
 
     def _summary(self) -> tuple[str, Rows]:
         rows: Rows = [("rewards", ", ".join(self.reward)), ("moments", self.moments), ("discount", self.discount)]
@@ -254,15 +255,19 @@ PROBLEMS: dict[str, type[Any]] = {
 """The problems by the names that studies and the command line use."""
 
 
+def check_problem(given: Any, name: str = "problem", also: str = "") -> None:
+    """Raise `ModelError` unless something is a problem."""
+    if not isinstance(given, Problem):
+        hint = ", such as Stationary(model)" if isinstance(given, Generator | QBD | LevelDependentQBD) else ""
+        raise ModelError(f"{name} is {shown(given)}; allowed is a problem{also}{hint}.")
+
+
 def checked_times(given: Any) -> np.ndarray:
     """Return times as an ascending, read-only vector; raise `ModelError` for anything else."""
-    try:
-        times = np.atleast_1d(np.array(given, dtype=np.float64))
-    except (TypeError, ValueError):
-        times = np.empty(0)
-    wrong = times.ndim != 1 or not times.size or not np.isfinite(times).all() or times[0] < 0
-    if wrong or (np.diff(times) <= 0).any():
-        raise ModelError(f"times is {given!r}; allowed are one or more finite times >= 0, ascending.")
+    allowed = "one or more finite times >= 0, ascending"
+    times = numbers("times", given, allowed).copy()
+    if isinstance(given, bool) or not np.isfinite(times).all() or times[0] < 0 or (np.diff(times) <= 0).any():
+        raise ModelError(f"times is {shown(given)}; allowed are {allowed}.")
     times.flags.writeable = False
     return times
 
@@ -279,7 +284,12 @@ def states_where(model: Generator, field: str, given: str | Callable[[np.ndarray
     chosen = np.zeros(model.size, dtype=bool)
     if callable(given):
         for positions, states in model.state_slabs():
-            found = np.asarray(given(states))
+            try:
+                found = np.asarray(called(field, given, states))
+            except ModelError:
+                raise
+            except ValueError:
+                found = np.asarray(None)
             if found.shape != (len(states),) or found.dtype != bool:
                 raise ModelError(
                     f"{field} returns an array of shape {found.shape} and type {found.dtype} for {len(states)} states; allowed "
@@ -310,7 +320,7 @@ def states_where(model: Generator, field: str, given: str | Callable[[np.ndarray
 
 
 def _shown(given: Any) -> str:
-    return repr(printable(given)) if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+    return str(given.__name__) if callable(given) and hasattr(given, "__name__") else shown(given)
 
 
 def _times_row(times: np.ndarray) -> tuple[str, object]:
@@ -329,11 +339,6 @@ def _check_model(model: Any, allowed: tuple[type, ...]) -> None:
         raise ModelError(f"model is a {type(model).__name__}; allowed is a {names}{hint}.")
 
 
-def _check_tolerance(tolerance: Any) -> None:
-    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float | np.number) or not 0 < tolerance < 1:
-        raise ModelError(f"tolerance is {tolerance!r}; allowed is a number between 0 and 1.")
-
-
 def _set_initial(problem: Any, *, own: bool = True) -> None:
     """Set the initial distribution; `own`: where none is given, that of the model."""
     given = problem.model.initial if problem.initial is None and own else problem.initial
@@ -343,10 +348,7 @@ def _set_initial(problem: Any, *, own: bool = True) -> None:
 
 def _set_rewards(problem: Any) -> None:
     """Set the names of the rewards, as a tuple; they are looked up before anything is computed."""
-    given = problem.reward
-    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else ()
-    if not names or not all(isinstance(name, str) for name in names):
-        raise ModelError(f"reward is {given!r}; allowed is the name of a reward, or several.")
+    names = checked_names("reward", problem.reward, "reward")
     known = problem.model.all_rewards
     for name in names:
         if reward_name(name) not in known:
@@ -395,13 +397,11 @@ def reward_name(text: str) -> str:
 def _check_moments_of_chain(problem: Any) -> None:
     """Check what all questions about moments share: the model, the tolerance, the start, the rewards, and how many moments."""
     _check_model(problem.model, (Generator,))
-    _check_tolerance(problem.tolerance)
+    check_tolerance(problem.tolerance)
     _set_initial(problem, own=False)
     if hasattr(problem, "reward"):
         _set_rewards(problem)
-    given = problem.moments
-    if isinstance(given, bool) or not isinstance(given, int | np.integer) or not 1 <= given <= 8:
-        raise ModelError(f"moments is {given!r}; allowed is a whole number from 1 to 8.")
+    given = whole_number("moments", problem.moments, 1, 8)
     for name in getattr(problem, "reward", ()):
         if given > 1 and problem.model.all_rewards[reward_name(name)].averaged:
             raise ModelError(

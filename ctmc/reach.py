@@ -11,8 +11,9 @@ import numpy as np
 from ctmc import registry
 from ctmc.advise import chosen_solver
 from ctmc.equation import Equation
-from ctmc.errors import ModelError, SolveError
+from ctmc.errors import ModelError, SolveError, shown
 from ctmc.model.generator import Generator
+from ctmc.model.parameters import real_number
 from ctmc.model.reward import Reward
 from ctmc.model.stopped import fates, met, stopped
 from ctmc.model.summary import Rows, Summarised
@@ -107,6 +108,8 @@ def reach_probability(
     """
     problem = FirstPassage(model, target, initial, avoid, 1, tolerance)
     begin = None if problem.initial is None else problem.initial.dense(model.size)
+    if solver is not None:
+        registry.check_takes(chosen_solver(problem, solver)[0], problem)
     if interval is not None:
         first, last = _checked_interval(interval)
         return _within(problem, begin, first, last, solver)
@@ -130,11 +133,11 @@ def reach_probability(
 
 def _checked_interval(interval: Any) -> tuple[float, float]:
     try:
-        first, last = (float(time) for time in interval)
+        first, last = (real_number("interval", time, lambda time: True, "") for time in interval)
     except (TypeError, ValueError):
         first, last = math.nan, math.nan
     if not 0 <= first <= last or first == math.inf:
-        raise ModelError(f"interval is {interval!r}; allowed are two times, 0 <= a <= b, the first finite.")
+        raise ModelError(f"interval is {shown(interval)}; allowed are two times, 0 <= a <= b, the first finite.")
     return first, last
 
 

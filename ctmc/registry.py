@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctmc.errors import ModelError, PluginError, UnsupportedProblemError, printable, unknown_name
+from ctmc.errors import ModelError, PluginError, UnsupportedProblemError, printable, shown, unknown_name
 
 if TYPE_CHECKING:
     from ctmc.model.recipe import Prepared
@@ -165,9 +165,7 @@ def solver_class(name: str) -> type[Solver]:
         declared = getattr(found, attribute, None)
         kinds = (declared,) if attribute == "needs" and isinstance(declared, type) else declared
         if not isinstance(kinds, tuple) or not kinds or not all(isinstance(kind, type) for kind in kinds):
-            raise PluginError(
-                f"solver {name!r} has {attribute} = {printable(repr(declared))}; allowed is a tuple of classes."
-            )
+            raise PluginError(f"solver {name!r} has {attribute} = {shown(declared)}; allowed is a tuple of classes.")
     return found  # type: ignore[return-value]
 
 
@@ -206,11 +204,11 @@ def make_solver(given: Any) -> Solver:
 
     if not isinstance(given, str):
         if isinstance(given, type) or not isinstance(given, Solver):
-            raise ModelError(f"solver is {printable(given)}; allowed is a solver object or the name of one.")
+            raise ModelError(f"solver is {shown(given)}; allowed is a solver object or the name of one.")
         return given
     match = re.fullmatch(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", given, flags=re.DOTALL)
     if match is None:
-        raise ModelError(f"solver is {_short(given)!r}; allowed is NAME or NAME(option=value, ...).")
+        raise ModelError(f"solver is {shown(given)}; allowed is NAME or NAME(option=value, ...).")
     options = plain_options("solver", given, match[2] or "")
     return solver_with(match[1], options)
 
@@ -358,17 +356,12 @@ def plain_options(what: str, given: str, text: str) -> dict[str, Any]:
         return {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         raise ModelError(
-            f"{what} is {_short(given)!r}; options are written as NAME(option=value, ...) with plain values."
+            f"{what} is {shown(given)}; options are written as NAME(option=value, ...) with plain values."
         ) from None
 
 
-def _short(text: str) -> str:
-    shown = printable(text)
-    return shown if len(shown) <= 80 else shown[:77] + "..."
-
-
 def _load(kind: str, name: str, places: dict[str, str]) -> Any:
-    if name not in places:
+    if not isinstance(name, str) or name not in places:
         raise unknown_name(kind, name, places)
     module, _, attribute = places[name].partition(":")
     try:

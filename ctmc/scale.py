@@ -18,6 +18,7 @@ from ctmc.costs import krylov_products
 from ctmc.errors import ModelError
 from ctmc.model import products
 from ctmc.model.generator import Generator
+from ctmc.model.parameters import real_number, whole_number
 from ctmc.model.shared import own_rows
 from ctmc.model.state_space import Lattice
 from ctmc.model.streamed import SLAB_STATES
@@ -64,14 +65,10 @@ class Cluster:
 
     def __post_init__(self) -> None:
         for name in ("nodes", "ranks"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ModelError(f"{name} is {value!r}; allowed is a whole number from 1 on.")
+            whole_number(name, getattr(self, name), 1)
         for name in ("memory", "memory_bandwidth", "network_bandwidth"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ModelError(f"{name} is {getattr(self, name)!r}; allowed is a number above 0.")
-        if not 0 <= self.latency < float("inf"):
-            raise ModelError(f"latency is {self.latency!r}; allowed are seconds, 0 or more.")
+            real_number(name, getattr(self, name), lambda value: 0 < value < math.inf, "a number above 0")
+        real_number("latency", self.latency, lambda value: 0 <= value < math.inf, "a number of seconds, 0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +159,7 @@ def scale(model: Generator, cluster: Cluster, solvers: tuple[str, ...] = SOLVERS
     """
     if not isinstance(model, Generator):
         raise ModelError(
-            f"the model is a {type(model).__name__}; allowed is a chain with finitely many states, a Generator."
+            f"model is a {type(model).__name__}; allowed is a chain with finitely many states, a Generator."
         )
     rows = _look(model)
     found = volume(model, cluster.nodes * cluster.ranks)

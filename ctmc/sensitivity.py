@@ -10,6 +10,7 @@ joins, the generator is linear in it only as long as no decision changes.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +21,11 @@ import numpy as np
 
 from ctmc import registry
 from ctmc.bias import Bias, one_column, poisson, stationary_solution
-from ctmc.errors import ModelError, UnsupportedProblemError, unknown_name
+from ctmc.errors import ModelError, UnsupportedProblemError, shown, unknown_name
 from ctmc.evolution import EPSILON
 from ctmc.model.generator import Generator
 from ctmc.model.impulses import reward_rates
+from ctmc.model.parameters import called, check_function, check_mapping, checked_names
 from ctmc.model.summary import Rows, Summarised
 from ctmc.problem import reward_name
 from ctmc.solution import Solution
@@ -181,10 +183,13 @@ class _Design:
             given = [float(number) for number in self.known()[place.parameter]]
             given[place.index] = value
         base = self.held if held and self.held is not None else self.parameters
-        return self.build(**{**base, place.parameter: given})
+        return called("build", functools.partial(self.build, **{**base, place.parameter: given}))
 
 
 def _design(chain: Generator, build: Build | None, parameters: Mapping[str, Any] | None) -> _Design:
+    check_function("build", build, "a function that makes the model")
+    if parameters is not None:
+        check_mapping("parameters", parameters, "what build takes")
     if build is not None:
         if parameters is None:
             raise ModelError("build is given without parameters; allowed are both or none.")
@@ -213,18 +218,18 @@ def _places(design: _Design, parameter: str | Sequence[str] | None) -> list[_Pla
     """Return the numbers that were asked for, one by one."""
     if parameter is None and not design.event_rates:
         raise UnsupportedProblemError("the builder of this model names no event rates; say which parameter= is one.")
-    asked = design.event_rates if parameter is None else (parameter,) if isinstance(parameter, str) else parameter
+    asked = design.event_rates if parameter is None else checked_names("parameter", parameter, "parameter")
     known = design.known()
     found = []
     for text in asked:
-        match = _PLACE.fullmatch(text) if isinstance(text, str) else None
+        match = _PLACE.fullmatch(text)
         if match is None or match[1] not in known:
-            raise unknown_name("parameter", str(text), known)
+            raise unknown_name("parameter", text, known)
         name, value = match[1], known[match[1]]
         several = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
         numbers = list(value) if several else [value]
         if not all(isinstance(one, int | float | np.number) and not isinstance(one, bool) for one in numbers):
-            raise ModelError(f"parameter {name} is {value!r}; allowed is a number, or several.")
+            raise ModelError(f"parameter {name} is {shown(value)}; allowed is a number, or several.")
         if match[2] is None:
             found += [_Place(name, index) for index in range(len(numbers))] if several else [_Place(name, None)]
         elif not several or int(match[2]) >= len(numbers):

@@ -7,6 +7,7 @@ from pairs (common random numbers).  Source for output analysis: A. M. Law, *Sim
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +18,21 @@ import numba
 import numpy as np
 
 from ctmc import registry
-from ctmc.errors import ModelError, printable
+from ctmc.errors import ModelError, shown
 from ctmc.estimate import Estimate, difference
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.jump_chain import INTEGRALS, reward_table, rows_by_source, run_paths, target_states
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import numbers, whole_number
+from ctmc.model.parameters import (
+    LARGEST,
+    check_function,
+    check_known,
+    checked_names,
+    numbers,
+    real_number,
+    whole_number,
+)
 from ctmc.model.random_streams import spawn_streams
 
 _CHUNK_SECONDS = 0.1
@@ -78,16 +87,16 @@ class Plan:
         >>> plan.grid.tolist(), plan.replications
         ([1.0, 10.0], 10)
         """
-        shown = np.empty(0)
+        asked = np.empty(0)
         if times is not None:
             allowed = "one or more finite times >= 0, ascending"
-            shown = numbers("times", times, allowed)
-            if not np.isfinite(shown).all() or shown[0] < 0 or (np.diff(shown) <= 0).any():
-                raise ModelError(f"times is {printable(repr(times))}; allowed are {allowed}.")
+            asked = numbers("times", times, allowed)
+            if not np.isfinite(asked).all() or asked[0] < 0 or (np.diff(asked) <= 0).any():
+                raise ModelError(f"times is {shown(times)}; allowed are {allowed}.")
         if horizon is None and times is None:
             raise ModelError("horizon is missing; give the time that each replication lasts, or times.")
-        end = float(shown[-1]) if horizon is None else _time("horizon", horizon)
-        if not end > 0 or (len(shown) and shown[-1] > end):
+        end = float(asked[-1]) if horizon is None else _time("horizon", horizon)
+        if not end > 0 or (len(asked) and asked[-1] > end):
             raise ModelError(f"horizon is {end:g}; allowed is a time > 0 that no other is beyond.")
         before = (end / 10 if times is None else 0.0) if warm_up is None else _time("warm_up", warm_up)
         if before >= end:
@@ -95,19 +104,19 @@ class Plan:
         if batches is not None:
             if replications is not None:
                 raise ModelError(
-                    f"batches is {batches!r} and replications is {replications!r}; allowed is one of the two."
+                    f"batches is {shown(batches)} and replications is {shown(replications)}; allowed is one of the two."
                 )
             if times is not None:
                 raise ModelError("times are given with batches; trajectories need replications.")
             edges = np.linspace(before, end, whole_number("batches", batches, 2, 10_000) + 1)
         else:
             edges = np.array([before, end])
-        count = default_replications if replications is None else whole_number("replications", replications, 2)
-        grid = np.unique(np.concatenate([edges, shown]))
+        count = default_replications if replications is None else whole_number("replications", replications, 2, LARGEST)
+        grid = np.unique(np.concatenate([edges, asked]))
         return cls(
             grid=grid,
             edges=np.searchsorted(grid, edges),
-            shown=np.searchsorted(grid, shown),
+            shown=np.searchsorted(grid, asked),
             warm_up=before,
             horizon=end,
             replications=count if batches is None else 1,
@@ -137,13 +146,7 @@ class Plan:
 
 
 def _time(name: str, given: Any) -> float:
-    try:
-        value = float(given)
-    except (TypeError, ValueError):
-        value = float("nan")
-    if isinstance(given, bool) or not (np.isfinite(value) and value >= 0):
-        raise ModelError(f"{name} is {printable(repr(given))}; allowed is a finite time >= 0.")
-    return value
+    return real_number(name, given, lambda value: 0 <= value < np.inf, "a finite time >= 0")
 
 
 def checked_discount(discount: Any) -> float:
@@ -224,12 +227,28 @@ def simulate(model: Any, /, **options: Any) -> Estimate:
     (True, True)
     """
     if isinstance(model, str):
-        found: Estimate = registry.simulator(model)(**options)
+        simulator = registry.simulator(model)
+        _check_options(simulator, options)
+        found: Estimate = simulator(**options)
         return found
     if isinstance(model, Generator):
+        _check_options(simulate_generator, options)
         return simulate_generator(model, **options)
     hint = "; queue.truncate(levels=..) makes a Generator of a queue with infinitely many levels"
     raise ModelError(f"model is a {type(model).__name__}; allowed is the name of a builder or a Generator{hint}.")
+
+
+def _check_options(simulator: Callable[..., Estimate], options: dict[str, Any]) -> None:
+    """Raise what is wrong with the names of options, or which of them is missing."""
+    known = {
+        name: option.default
+        for name, option in inspect.signature(simulator).parameters.items()
+        if option.kind is option.KEYWORD_ONLY
+    }
+    check_known("option of simulate", options, known)
+    for name, default in known.items():
+        if default is inspect.Parameter.empty and name not in options:
+            raise ModelError(f"{name} is missing; allowed are {', '.join(known)}, and {name} must be given.")
 
 
 def simulate_generator(
@@ -295,6 +314,7 @@ def simulate_generator(
     """
     if target is not None and (times is not None or rewards is not None or discount is not None or warm_up is not None):
         raise ModelError("target is given with times, rewards, discount or warm_up; allowed is horizon alone.")
+    check_function("monitor", monitor, "a function of what is done")
     plan = Plan.checked(
         horizon=horizon, times=times, warm_up=0 if target is not None else warm_up, replications=replications, seed=seed
     )
@@ -304,7 +324,13 @@ def simulate_generator(
         raise ModelError("initial is missing and the model has none; give a state, e.g. initial=(0, 0, 0).")
     start = distribution(chain.space, given)
     stop = np.zeros(0, dtype=bool) if target is None else target_states(chain, target)
-    chosen = [] if target is not None else list(chain.all_rewards) if rewards is None else list(rewards)
+    chosen = (
+        []
+        if target is not None
+        else list(chain.all_rewards)
+        if rewards is None
+        else list(checked_names("rewards", rewards, "reward"))
+    )
     table, columns = reward_table(chain, chosen)
     rows = rows_by_source(chain)
     places, width = len(plan.grid), table.shape[1]

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ctmc.errors import ModelError, unknown_name
+from ctmc.errors import ModelError, shown, unknown_name
 from ctmc.model import predicate
+from ctmc.model.entries import checked_positions
 from ctmc.model.generator import Generator
 from ctmc.model.impulses import impulse_rates
 from ctmc.model.level_dependent import LevelDistribution
+from ctmc.model.parameters import LARGEST, whole_number
 from ctmc.model.phase_type import PhaseType
 from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.model.reward import Reward
@@ -163,12 +165,14 @@ class Solution(Summarised):
     def _rewards(self, names: Sequence[str]) -> list[Reward]:
         known = self.problem.model.all_rewards
         for name in names:
-            if name not in known:
+            if not isinstance(name, str) or name not in known:
                 raise unknown_name("reward", name, known)
         return [known[name] for name in names]
 
     def expectations(self, names: Sequence[str]) -> dict[str, Any]:
         """Return several expected rewards in one pass over the states; see `expected`."""
+        if isinstance(names, str) or not isinstance(names, list | tuple):
+            raise ModelError(f"names is {shown(names)}; allowed are names of rewards, such as ['jobs'].")
         if getattr(self.problem, "reward", None) is not None:
             return {name: self._of_column(self._mean, name) for name in names}
         self._needs_distribution("expectations")
@@ -305,7 +309,8 @@ class Solution(Summarised):
         model, value = self.problem.model, np.asarray(self.value)
         if not isinstance(model, Generator):
             raise ModelError(f"positions are given, but a {type(model).__name__} has levels; allowed is a Generator.")
-        own = positions - model.begin
+        positions = checked_positions("positions", positions, model.states)
+        own = positions.astype(np.int64) - model.begin
         here = (own >= 0) & (own < model.size)
         found = np.zeros((*value.shape[:-1], len(positions)))
         found[..., here] = value[..., own[here]]
@@ -326,6 +331,8 @@ class Solution(Summarised):
             Entry k is the probability of the value k.  For a QBD, up to where the mass beyond is below 1e-20.
         """
         self._needs_distribution("marginals")
+        if index is not None:
+            whole_number("index", index, 0, LARGEST)
         (chosen,) = self._rewards([reward])
         _refuse_averages({reward: chosen})
         lead = self.value.shape[:-1] if isinstance(self.value, np.ndarray) else ()
@@ -405,7 +412,7 @@ class Solution(Summarised):
             If the model knows no such distribution; close names are listed.
         """
         known = getattr(self.problem.model, "distributions", {})
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise unknown_name("distribution", name, known)
         if ("distribution", name) not in self._cache:
             self._cache["distribution", name] = known[name](self)

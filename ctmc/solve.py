@@ -17,16 +17,25 @@ from ctmc.certificate import Certificate
 from ctmc.checkpoint import Checkpoint
 from ctmc.defaults import SMALL, next_method
 from ctmc.discounted import answer_discounted
-from ctmc.errors import CTMCError, ModelError, ReducibleError, SolveError, UnstableError, printable, unknown_name
+from ctmc.errors import CTMCError, ModelError, ReducibleError, SolveError, UnstableError, printable, shown, unknown_name
 from ctmc.model.generator import Generator, ProductCounter
 from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
 from ctmc.model.memory import holding
+from ctmc.model.parameters import check_function, check_truth
 from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.model.shared import SharedGenerator
 from ctmc.over_time import answer_over_time
 from ctmc.passage import PassageAnswer, answer_passage
 from ctmc.passage_solution import PassageSolution
-from ctmc.problem import AccumulatedReward, DiscountedReward, FirstPassage, Problem, Stationary, Transient
+from ctmc.problem import (
+    AccumulatedReward,
+    DiscountedReward,
+    FirstPassage,
+    Problem,
+    Stationary,
+    Transient,
+    check_problem,
+)
 from ctmc.resume import Runs
 from ctmc.solution import HISTORY, Answer, Outcome, Solution, Status, joined_histories, value_arrays
 from ctmc.solver import Solver
@@ -110,6 +119,9 @@ def solve(
     >>> 1 / 3 in proven, proven.width < 1e-13
     (True, True)
     """
+    check_problem(problem)
+    check_truth("check", check)
+    check_function("monitor", monitor, "a function of the defect and the iteration")
     strictly = _is_strict(problem, certify, rewards)
     chosen, advised = chosen_solver(problem, solver)
     registry.check_takes(chosen, problem)
@@ -171,9 +183,9 @@ def _checkpoint(given: Any, minutes: float | None, resume: bool | None, start: A
     """Return the arguments that have to do with checkpoints as one."""
     if given is None:
         for name, value in (("checkpoint_minutes", minutes), ("resume", resume)):
-            if value not in (None, False):
+            if value is not None and value is not False:
                 raise ModelError(
-                    f"{name} is {value!r}, but no checkpoint is given; allowed is the path of a file with it."
+                    f"{name} is {shown(value)}, but no checkpoint is given; allowed is the path of a file with it."
                 )
         return None
     settings: dict[str, Any] = {"minutes": minutes, "resume": resume}
@@ -189,11 +201,13 @@ def _checkpoint(given: Any, minutes: float | None, resume: bool | None, start: A
 
 def _is_strict(problem: Problem, certify: str, rewards: Sequence[str] | None) -> bool:
     """Return whether intervals are asked for; complain before the solve about what cannot be proven after it."""
-    if certify not in CERTIFICATES:
-        raise unknown_name("certificate", certify, CERTIFICATES)
+    if not isinstance(certify, str) or certify not in CERTIFICATES:
+        raise unknown_name("certificate (certify)", certify, CERTIFICATES)
     if certify != "strict":
         if rewards is not None:
-            raise ModelError("rewards is given, but certify is 'defect'; only 'strict' proves intervals of rewards.")
+            raise ModelError(
+                f"rewards is {shown(rewards)}, but certify is 'defect'; allowed are rewards with 'strict', which proves intervals."
+            )
         return False
     strict.check(problem, rewards)
     return True

@@ -13,6 +13,7 @@ from ctmc.errors import ModelError, PluginError, ReducibleError, SolveError, unk
 from ctmc.model import shared_exchange
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
+from ctmc.model.parameters import check_tolerance, real_number
 from ctmc.model.qbd import QBD
 from ctmc.model.shared import SharedGenerator
 from ctmc.model.summary import Rows, Summarised
@@ -72,8 +73,7 @@ class SpectralGap(Summarised):
         ModelError
             If the distance is not between 0 and 1/2.
         """
-        if isinstance(distance, bool) or not isinstance(distance, int | float | np.number) or not 0 < distance < 0.5:
-            raise ModelError(f"distance is {distance!r}; allowed is a number between 0 and 0.5.")
+        real_number("distance", distance, lambda value: 0 < value < 0.5, "a number between 0 and 0.5")
         return -math.log(2 * distance) * self.relaxation_time
 
     def facts(self) -> dict[str, float | str | None]:
@@ -136,6 +136,7 @@ def spectral_gap(model: Generator | QBD, *, method: str = "auto", tolerance: flo
     >>> round(found.relaxation_time, 6), round(found.mixing_time(), 6)
     (3.225745, 2.235916)
     """
+    check_tolerance(tolerance)
     model, chosen = _checked(model, method)
     ranks, rate = model.ranks, model.uniformization_rate
     checked = None
@@ -171,10 +172,10 @@ def spectral_gap(model: Generator | QBD, *, method: str = "auto", tolerance: flo
 
 def _checked(model: Generator | QBD, method: str) -> tuple[Generator, str]:
     """Return the model, which has a gap, and the method."""
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise unknown_name("method", method, METHODS)
     if not isinstance(model, Generator):
-        raise ModelError(f"the model is a {type(model).__name__}; allowed is a Generator, such as a truncation of it.")
+        raise ModelError(f"model is a {type(model).__name__}; allowed is a Generator, such as a truncation of it.")
     if model.states < 2:
         raise ModelError("the model has one state; a spectral gap needs at least 2.")
     if isinstance(model, SharedGenerator):

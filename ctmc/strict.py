@@ -11,6 +11,7 @@ import numpy as np
 from ctmc.errors import ModelError, unknown_name
 from ctmc.interval import COMPONENT, Interval, check_problem, prove_interval
 from ctmc.model.generator import Generator
+from ctmc.model.parameters import checked_names
 from ctmc.problem import Problem
 from ctmc.solution import Solution
 
@@ -126,6 +127,7 @@ def _wanted(problem: Problem, names: Sequence[str] | None) -> list[tuple[str, in
     assert isinstance(chain, Generator)
     if names is None:
         return _default_names(chain, needed)
+    names = checked_names("rewards", names, "reward or measure")
     measures = _evaluated(problem, {})[0]
     chosen: list[tuple[str, int | None]] = []
     for text in names:

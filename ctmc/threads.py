@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ctmc.errors import ModelError
+from ctmc.errors import ModelError, shown
 
 
 def usable_threads() -> int:
@@ -31,7 +31,7 @@ def limited_threads(number: int | None) -> Iterator[None]:
 
     most = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]  # set when numba starts
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
-        raise ModelError(f"threads is {number!r}; allowed is 1 to {most}.")
+        raise ModelError(f"threads is {shown(number)}; allowed is 1 to {most}.")
     before = numba.get_num_threads()
     numba.set_num_threads(number)
     try:

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from ctmc.checkpoint import Keeper, Run
-from ctmc.errors import ModelError, printable
+from ctmc.errors import ModelError, shown
 from ctmc.model.generator import ProductCounter
+from ctmc.model.parameters import check_tolerance, real_number
 from ctmc.ranks import ALONE, Ranks
 from ctmc.solution import HISTORY, Status
 
@@ -29,8 +30,7 @@ def check_time_limit(time_limit: Any) -> None:
     """Raise `ModelError` unless the limit is None or a positive number of seconds."""
     if time_limit is None:
         return
-    if isinstance(time_limit, bool) or not isinstance(time_limit, int | float | np.number) or not time_limit > 0:
-        raise ModelError(f"time_limit is {printable(repr(time_limit))}; allowed is a positive number of seconds.")
+    real_number("time_limit", time_limit, lambda value: value > 0, "a positive number of seconds")
 
 
 def checked_start(given: Any, size: int, ranks: Ranks = ALONE) -> np.ndarray:
@@ -42,11 +42,11 @@ def checked_start(given: Any, size: int, ranks: Ranks = ALONE) -> np.ndarray:
         If it is anything but `size` finite numbers >= 0 with a positive, finite sum.
     """
     try:
-        start = np.asarray(given)
+        start = np.asarray(None if np.ma.is_masked(given) else given)
     except ValueError:
         start = np.asarray(None)
     if start.dtype.kind not in "iuf":
-        raise ModelError(f"start is not a vector of real numbers; allowed are {size} numbers >= 0.")
+        raise ModelError(f"start is {shown(given)}; allowed are {size} real numbers >= 0.")
     start = start.astype(np.float64, copy=False)
     if start.shape != (size,):
         raise ModelError(f"start has shape {start.shape}; allowed is ({size},).")
@@ -111,6 +111,7 @@ class Trace:
         interrupted: Run | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
+        check_tolerance(tolerance)
         check_time_limit(time_limit)
         self.tolerance = tolerance
         self.time_limit = time_limit

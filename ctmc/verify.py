@@ -18,6 +18,7 @@ from ctmc.model.memory import format_size, memory_limit
 from ctmc.model.qbd import QBD
 from ctmc.recheck import RIGHT, UNCHECKED, WRONG, Row, check_answer
 from ctmc.storage import variants
+from ctmc.storage.atomic import checked_path
 from ctmc.storage.container import OpenContainer, open_container
 from ctmc.storage.fields import field, fields
 from ctmc.storage.models import MODEL_KINDS, about_file
@@ -101,7 +102,7 @@ class Verifier:
 
     def __call__(self, path: str | os.PathLike[str], *, progress: Progress | None = None) -> Report:
         """Return the report on a file."""
-        path, rows, kind = Path(path), list[Row](), ""
+        path, rows, kind = checked_path(path), list[Row](), ""
         try:
             file = open_container(path, (*MODEL_KINDS, "solution", *OTHER_KINDS))
             kind = file.kind

@@ -223,7 +223,7 @@ def test_auto_is_the_same_again():
 
 
 def test_wrong_questions_get_one_sentence():
-    with pytest.raises(ModelError, match="advice is asked for 3; allowed is a problem or a model"):
+    with pytest.raises(ModelError, match="problem is 3; allowed is a problem or a model"):
         advise(3)
 
 

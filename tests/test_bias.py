@@ -86,7 +86,7 @@ def test_what_is_refused():
         ctmc.bias(queue, "jbos")
     with pytest.raises(ctmc.ModelError, match=r"2 components; allowed is one of them, such as idle\[0\]"):
         ctmc.bias(supermarket([2, 1], 1, 2, 2), "idle")
-    with pytest.raises(ctmc.ModelError, match="the source is a str"):
+    with pytest.raises(ctmc.ModelError, match=r"source is 'queue\.h5'"):
         ctmc.bias("queue.h5", "jobs")
     with pytest.raises(ctmc.UnsupportedProblemError, match="this is a Transient problem"):
         ctmc.bias(ctmc.solve(ctmc.Transient(queue, times=[1.0])), "jobs")

@@ -71,7 +71,7 @@ MODEL = (
         "laws",
     ),
     "random_streams",
-    *("reward", "predicate", "communication", "recipe", "rerating"),
+    *("reward", "predicate", "communication", "recipe", "carried", "rerating"),
     *(
         "poisson_weights",
         "quantile",

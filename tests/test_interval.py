@@ -268,7 +268,7 @@ def test_many_components_need_names():
 def test_what_cannot_be_proven_is_said_before_the_solve(model):
     for given, error, sentence in [
         ({"certify": "strickt"}, ctmc.UnknownNameError, "did you mean 'strict'"),
-        ({"rewards": ["jobs"]}, ctmc.ModelError, "only 'strict' proves"),
+        ({"rewards": ["jobs"]}, ctmc.ModelError, "allowed are rewards with 'strict'"),
         ({"certify": "strict", "rewards": ["jobz"]}, ctmc.UnknownNameError, "'jobs'"),
         ({"certify": "strict", "rewards": ["queue_length[3]"]}, ctmc.ModelError, "allowed is 0 to 2"),
         ({"certify": "strict", "rewards": ["jobs[0]"]}, ctmc.ModelError, "allowed is none"),

@@ -152,9 +152,9 @@ BAD = [
     (lambda k: (None if k == 0 else [[1.0]], [[-1.0 - (k > 0)]], [[1.0]] * (1 + (k == 2))), "blocks of level 2 have shapes"),
     (lambda k: (None, [[-1.0]], [[1.0]]), "down of level 1 is None"),
     (lambda k: ([[1.0]], [[-2.0]], [[1.0]]), "down of level 0 is given"),
-    (lambda k: (None if k == 0 else [[math.nan]], [[-1.0]], [[1.0]]), "down of level 1 has entries that are not finite"),
-    (lambda k: (None, [[-1.0]], [["x"]]), "up of level 0 is no matrix"),
-    (lambda k: (None, [[-1.0]]), r"blocks\(0\) is no triple"),
+    (lambda k: (None if k == 0 else [[math.nan]], [[-1.0]], [[1.0]]), "down of level 1 has the entry nan"),
+    (lambda k: (None, [[-1.0]], [["x"]]), "up of level 0 is .*'x'"),
+    (lambda k: (None, [[-1.0]]), r"blocks\(0\) is .*allowed are the blocks"),
     (lambda k: [None, [[-1.0]], [[1.0]]] if k < 1 else {}[k], r"blocks\(1\) raised KeyError: 1"),
 ]  # fmt: skip
 
@@ -293,9 +293,9 @@ def test_a_function_cannot_be_stored(tmp_path):
 
 def test_what_is_refused():
     queue = infinitely_many_servers(1.0)
-    with pytest.raises(ModelError, match="blocks is a int; allowed is a function"):
+    with pytest.raises(ModelError, match="blocks is 3; allowed is a function"):
         LevelDependentQBD(3)
-    with pytest.raises(ModelError, match="phases is a list"):
+    with pytest.raises(ModelError, match=r"phases is \[\]"):
         LevelDependentQBD(lambda k: None, phases=[])
     with pytest.raises(ModelError, match="level is -1"):
         queue.level(-1)

@@ -165,7 +165,7 @@ def test_initial_and_labels_of_the_quotient():
     [
         ([0, 1], 1e-12, r"shape \(2,\)"),
         ([0, 1, 0.5], 1e-12, "float64"),
-        ([[0], [1, 1], 0], 1e-12, "part_of has shape"),
+        ([[0], [1, 1], 0], 1e-12, r"part_of is \[\[0\], \[1, 1\], 0\], of shape"),
         ([0, -1, 0], 1e-12, "from -1 to 0"),
         ([0, 3, 0], 1e-12, "to 3; allowed are numbers of parts from 0 to at most 2"),
         ([0, 2, 0], 1e-12, "part 1 of part_of has no state"),

@@ -127,9 +127,9 @@ BAD = [
     ({"initial": [1.5, -0.5]}, "initial has the value -0.5"),
     ({"absorption": [0, math.inf]}, "absorption has the value inf"),
     ({"absorption": [1.0]}, "absorption has 1 numbers"),
-    ({"rates": [[0, -1.0], [0, 0]]}, "rates has an entry that is negative"),
+    ({"rates": [[0, -1.0], [0, 0]]}, "rates has the entry -1.0"),
     ({"rates": [[0.0]]}, "rates has the shape"),
-    ({"rates": "fast"}, "rates is no matrix"),
+    ({"rates": "fast"}, "rates is 'fast'"),
     ({"atom": 2}, "atom is 2"),
     ({"absorption": [1.0, 0.0]}, "state 1 never leads to absorption"),
 ]

@@ -66,7 +66,7 @@ def test_snake_and_camel_case(camel, snake):
         (lambda: registry.builder("super_market"), ["no builder 'super_market'", "'supermarket'"]),
         (lambda: ctmc.build("birthdeath"), ["no builder 'birthdeath'", "'birth_death'"]),
         (lambda: registry.problem_class("stationry"), ["no problem 'stationry'", "'stationary'"]),
-        (lambda: registry.solver_class("gth\x1b[2J\n"), ["no solver 'gth\\\\x1b[2J\\\\x0a'"]),
+        (lambda: registry.solver_class("gth\x1b[2J\n"), ["no solver 'gth\\x1b[2J\\n'"]),
         (lambda: registry.make_solver("gmres(restrat=5)"), ["no option of gmres 'restrat'", "'restart'"]),
         (lambda: registry.solver_with("gth", {"restart": 5}), ["no option of gth 'restart'", "none is known"]),
         (lambda: registry.solver_class("_options"), ["no solver '_options'"]),

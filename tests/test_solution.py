@@ -168,7 +168,7 @@ def test_marginal(solution, over_time, geometric):
         ("large", None, ["takes the value 1000000.0"]),
         ("both", None, ["has 2 components", "index=0 to 1"]),
         ("both", 2, ["index 2 of reward 'both' is out of range", "0 to 1"]),
-        ("both", -1, ["index -1", "0 to 1"]),
+        ("both", -1, ["index is -1", ">= 0"]),
         ("jobs", 0, ["index 0 of reward 'jobs'", "allowed is none"]),
     ],
 )

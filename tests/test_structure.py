@@ -237,7 +237,7 @@ def test_queue():
 
 
 def test_what_is_refused():
-    with pytest.raises(ModelError, match=r"of a int; allowed are Generator and QBD"):
+    with pytest.raises(ModelError, match=r"model is a int; allowed are Generator and QBD"):
         structure(5)
     chain = Generator.from_matrix([[-1, 1], [2, -2]])
     with ctmc.limited_memory("50B"), pytest.raises(ModelError, match="the structure report needs"):

@@ -188,9 +188,9 @@ def test_warm_start_is_scaled_and_copied():
         (np.array([0.0, np.inf]), ["start[1] is inf"]),
         (np.zeros(2), ["sums to 0.0", "positive"]),
         (np.array([1e308, 1.7e308]), ["sums to inf", "finite"]),
-        ("ab", ["not a vector of real numbers"]),
-        ([[1.0], [1.0, 2.0]], ["not a vector of real numbers"]),
-        (np.array([1j, 1.0]), ["not a vector of real numbers"]),
+        ("ab", ["start is ", "2 real numbers >= 0"]),
+        ([[1.0], [1.0, 2.0]], ["start is ", "2 real numbers >= 0"]),
+        (np.array([1j, 1.0]), ["start is ", "2 real numbers >= 0"]),
     ],
 )
 def test_bad_starts(start, words):

@@ -106,7 +106,7 @@ def test_every_solver_that_begins_from_a_first_guess_takes_a_start_and_the_other
         (-np.ones(49), r"start\[0\] is -1.0"),
         (np.ones(48), r"start has shape \(48,\); allowed is \(49,\)"),
         (np.zeros(49), "start sums to 0.0"),
-        ("x", "start is not a vector"),
+        ("x", "start is 'x'; allowed are"),
     ],
 )
 def test_a_bad_start_is_one_sentence(start, message):

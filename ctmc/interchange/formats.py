@@ -7,11 +7,10 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctmc.errors import StorageError, printable, unknown_name
-from ctmc.storage.atomic import failure_reason
+from ctmc.storage.atomic import checked_path, failure_reason
 from ctmc.storage.gate import open_regular, read_at
 
 if TYPE_CHECKING:
@@ -247,7 +246,7 @@ def check_target(path: str | os.PathLike[str], format: str | None = None) -> For
 
 def named(name: str) -> Format:
     """Return the format of this name."""
-    if name not in FORMATS:
+    if not isinstance(name, str) or name not in FORMATS:
         raise unknown_name("format", name, FORMATS)
     return FORMATS[name]
 
@@ -260,7 +259,7 @@ def by_extension(path: str | os.PathLike[str]) -> Format | None:
     >>> by_extension("queue.UMB").name, by_extension("queue.txt")
     ('umb', None)
     """
-    name = os.fsdecode(path).lower()
+    name = str(checked_path(path)).lower()
     return next((entry for entry in FORMATS.values() if name.endswith(entry.extensions)), None)
 
 
@@ -278,7 +277,7 @@ def format_of(path: str | os.PathLike[str]) -> Format:
 def first_bytes(path: str | os.PathLike[str]) -> bytes:
     """Return the first bytes of a regular file that is not empty; anything else is one sentence."""
     try:
-        descriptor = open_regular(Path(path))
+        descriptor = open_regular(checked_path(path))
         try:
             head = read_at(descriptor, 0, _HEAD_BYTES)
         finally:

@@ -151,6 +151,8 @@ def from_networkx(graph: networkx.DiGraph) -> Generator:
     >>> from_networkx(graph).exit_rates.tolist()
     [0.1, 2.0]
     """
+    if not hasattr(graph, "is_directed"):
+        raise ModelError(f"graph is a {type(graph).__name__}; allowed is a directed graph of networkx.")
     if not graph.is_directed():
         raise ModelError("the graph is undirected; allowed are directed graphs, whose edges carry rates.")
     if not 1 <= len(graph) <= LIMIT:

@@ -16,6 +16,7 @@ from scipy.sparse import csc_array, csgraph, csr_array
 
 from ctmc.errors import ModelError
 from ctmc.model import lattice_rates, products
+from ctmc.model.parameters import check_chain
 from ctmc.model.streamed import StreamedTransitions
 from ctmc.model.transitions import LatticeTransitions
 
@@ -252,6 +253,7 @@ def to_networkx(model: Generator) -> networkx.DiGraph:
     """
     import networkx
 
+    check_chain(model)
     if model.size > NETWORKX_LIMIT:
         raise ModelError(f"a networkx graph of {model.size:,} states is too large; allowed are {NETWORKX_LIMIT:,}.")
     names = [tuple(state) for state in model.space.states(np.arange(model.size)).tolist()]
@@ -269,6 +271,7 @@ def condensation(model: Generator) -> networkx.DiGraph:
     """
     import networkx
 
+    check_chain(model)
     found = model.classes
     if found.count > NETWORKX_LIMIT:
         raise ModelError(f"a networkx graph of {found.count:,} classes is too large; allowed are {NETWORKX_LIMIT:,}.")

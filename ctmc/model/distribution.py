@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ctmc.errors import ModelError
+from ctmc.errors import ModelError, shown
+from ctmc.model.parameters import real_numbers
 from ctmc.model.state_space import StateSpace
 
 
@@ -57,35 +58,57 @@ def distribution(space: StateSpace, given: Any) -> Distribution:
     [0, 5]
     """
     if isinstance(given, Distribution):
-        if given.positions.size and not (given.positions.min() >= 0 and given.positions.max() < space.size):
-            raise ModelError(f"initial has positions outside 0 to {space.size - 1}.")
-        return given
+        return _checked(space, given)
     if isinstance(given, Mapping):
         positions = np.array([space.index(state) for state in given], dtype=np.int64)
-        try:
-            weights = np.array(list(given.values()), dtype=np.float64)
-        except (TypeError, ValueError):
-            raise ModelError("initial has a probability that is not a number; allowed are non-negative ones.") from None
+        weights = real_numbers("the probabilities of initial", list(given.values()), "one number >= 0 for each state")
+        if weights.shape != positions.shape:
+            raise ModelError(
+                f"the probabilities of initial are {shown(list(given.values()))}; allowed are one number >= 0 for each state."
+            )
         if len(np.unique(positions)) < len(positions):
-            raise ModelError("initial names a state twice; allowed is each once, with its probability.")
+            raise ModelError(
+                f"initial is {shown(given)}, which names a state twice; allowed is each once, with its probability."
+            )
     else:
         try:
-            vector = np.asarray(given)
+            vector = np.asarray(None if np.ma.is_masked(given) else given)
         except ValueError:
             vector = np.asarray(None)
         if vector.dtype.kind in "iu" and np.atleast_1d(vector).shape == (space.dimension,):
             return Distribution(np.array([space.index(vector)], dtype=np.int64), np.ones(1))
         if vector.dtype.kind not in "iuf" or vector.shape != (space.size,):
             raise ModelError(
-                f"initial has shape {vector.shape} and type {vector.dtype}; allowed is a state ({space.dimension} whole "
-                f"numbers), a mapping of states to probabilities, or {space.size} probabilities."
+                f"initial is {shown(given)}, of shape {vector.shape}; allowed is a state ({space.dimension} whole numbers), a mapping "
+                f"of states to probabilities, or {space.size} probabilities."
             )
         positions = np.flatnonzero(vector)
         weights = vector[positions].astype(np.float64)
+    _check_mass(weights)
+    order = np.argsort(positions)
+    keep = order[weights[order] > 0]
+    return Distribution(positions[keep], weights[keep] / weights.sum())
+
+
+def _check_mass(weights: np.ndarray) -> None:
     total = weights.sum()
     if not (np.all(weights >= 0) and abs(total - 1) <= 1e-9):
         raise ModelError(f"initial has probabilities that sum to {total:.12g}, the least being {weights.min(initial=0):.3g}; "
                          "allowed are non-negative ones that sum to 1.")  # fmt: skip
-    order = np.argsort(positions)
-    keep = order[weights[order] > 0]
-    return Distribution(positions[keep], weights[keep] / total)
+
+
+def _checked(space: StateSpace, given: Distribution) -> Distribution:
+    """Return a distribution that was made elsewhere, if it is one of these states."""
+    positions, weights = given.positions, given.probabilities
+    vectors = all(isinstance(array, np.ndarray) and array.ndim == 1 for array in (positions, weights))
+    if not vectors or positions.dtype.kind not in "iu" or weights.dtype != np.float64 or len(positions) != len(weights):
+        raise ModelError(
+            f"initial has the positions {shown(positions)} and probabilities {shown(weights)}; allowed are a vector of whole "
+            "numbers and one of as many numbers of float64."
+        )
+    if positions.size and not (
+        positions[0] >= 0 and positions[-1] < space.size and (positions[1:] > positions[:-1]).all()
+    ):
+        raise ModelError(f"initial has the positions {shown(positions)}; allowed are 0 to {space.size - 1}, ascending.")
+    _check_mass(weights)
+    return given

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.sparse import coo_array, csc_array, issparse
 
-from ctmc.errors import ModelError
+from ctmc.errors import ModelError, shown
+from ctmc.model.parameters import real_numbers
 from ctmc.model.transitions import FloatTransitions
 
 if TYPE_CHECKING:
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
 def entries_of(matrix: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
     """Return rows, columns and values of the entries of a square matrix, dense or sparse, and its size."""
     try:
-        entries = coo_array(matrix if issparse(matrix) else np.atleast_2d(np.array(matrix)))
+        table = matrix if issparse(matrix) else np.atleast_2d(np.array(None if np.ma.is_masked(matrix) else matrix))
+        entries = coo_array(table)
     except (TypeError, ValueError):
-        raise ModelError("the matrix is not a table of numbers; allowed is a square, non-empty one.") from None
+        raise ModelError(
+            f"the matrix is {shown(matrix)}, no table of numbers; allowed is a square, non-empty one."
+        ) from None
     if entries.ndim != 2 or entries.shape[0] != entries.shape[1] or not entries.shape[0]:
         raise ModelError(f"the matrix has shape {entries.shape}; allowed is a square, non-empty one.")
     if entries.dtype.kind not in "biuf":
@@ -41,12 +45,9 @@ def check_diagonal(model: Generator, diagonal: np.ndarray) -> None:
 
 def rows_of(sources: Any, targets: Any, rates: Any, n: int) -> FloatTransitions:
     """Return transitions between `n` states as compressed rows; doubled ones add up, those from a state to itself are left out."""
-    sources = _positions("sources", sources, n)
-    targets = _positions("targets", targets, n)
-    try:
-        rates = np.asarray(rates, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ModelError("rates are not numbers; allowed are non-negative, finite ones.") from None
+    sources = checked_positions("sources", sources, n)
+    targets = checked_positions("targets", targets, n)
+    rates = real_numbers("rates", rates, "non-negative, finite numbers")
     if not sources.shape == targets.shape == rates.shape:
         raise ModelError(
             f"there are {len(sources)} sources, {len(targets)} targets and rates of shape {rates.shape}; "
@@ -67,17 +68,18 @@ def rows_of(sources: Any, targets: Any, rates: Any, n: int) -> FloatTransitions:
     return FloatTransitions(columns.indptr.astype(np.int64), columns.indices.astype(narrow), columns.data)
 
 
-def _positions(name: str, given: Any, size: int) -> np.ndarray:
+def checked_positions(name: str, given: Any, size: int) -> np.ndarray:
     """Return positions of states as an array of integers."""
     try:
-        positions = np.asarray(given)
+        positions = np.asarray(None if np.ma.is_masked(given) else given)
     except ValueError:
         positions = np.asarray(None)
     if positions.ndim == 1 and not positions.size:
         positions = positions.astype(np.int64)
     if positions.ndim != 1 or positions.dtype.kind not in "iu":
         raise ModelError(
-            f"{name} have shape {positions.shape} and type {positions.dtype}; allowed is a vector of whole numbers."
+            f"{name} are {shown(given)}, of shape {positions.shape} and type {positions.dtype}; allowed is a vector of whole "
+            "numbers."
         )
     if positions.size and (positions.min() < 0 or positions.max() >= size):
         k = int(np.argmax((positions < 0) | (positions >= size)))

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from scipy.sparse import csc_array, csr_array, dia_array
 
-from ctmc.errors import ModelError, unknown_name
+from ctmc.errors import ModelError, shown
 from ctmc.model import communication, lattice_products, lattice_rates, lattice_runs, laws, products
+from ctmc.model.carried import check_fields, set_carried
 from ctmc.model.distribution import Distribution, distribution
-from ctmc.model.entries import check_diagonal, entries_of, rows_of
+from ctmc.model.entries import check_diagonal, checked_positions, entries_of, rows_of
 from ctmc.model.forms import coded, written_out
 from ctmc.model.memory import format_size
+from ctmc.model.parameters import LARGEST, check_mapping, check_name, real_numbers, whole_number
 from ctmc.model.recipe import Recipe
 from ctmc.model.rerating import checked_rates, rerated
-from ctmc.model.reward import Reward, check_rewards, variable_rewards
+from ctmc.model.reward import Reward, variable_rewards
 from ctmc.model.state_space import Lattice, StateSpace, Variable
 from ctmc.model.streamed import StreamedTransitions, sum_streamed_lattice
 from ctmc.model.summary import Rows, Summarised
@@ -42,6 +44,7 @@ Measures = Callable[["Solution"], Mapping[str, Any]]
 
 
 _NO_MIX = np.empty(0)
+_REPLACEABLE = ("initial", "labels", "rewards", "measures", "distributions", "notes", "recipe", "content_hash", "guess")
 
 
 class ProductCounter:
@@ -129,6 +132,7 @@ class Generator(Summarised):
     )  # structure found once, shared by copies with the same transitions
 
     def __post_init__(self) -> None:
+        _check_space(self.space)
         if not isinstance(
             self.transitions, FloatTransitions | CodedTransitions | LatticeTransitions | StreamedTransitions
         ):
@@ -150,8 +154,8 @@ class Generator(Summarised):
         self._found.setdefault("checked", True)
         given = self.__dict__["exit_rates"]
         if given is not None:
-            if given.shape != (n,) or given.dtype != np.float64:
-                raise ModelError(f"exit rates have shape {given.shape}; allowed is ({n},) float64.")
+            if not isinstance(given, np.ndarray) or given.shape != (n,) or given.dtype != np.float64:
+                raise ModelError(f"exit_rates is {shown(given)}; allowed is a vector of {n} numbers of float64.")
             if not isinstance(self.transitions, StreamedTransitions):  # looked at by who reads or makes the rows
                 laws.check_exit_rates(self, self._sum_rates())
             given.flags.writeable = False
@@ -181,18 +185,32 @@ class Generator(Summarised):
 
     def _check_names(self) -> None:
         labels = {}
+        check_mapping("labels", self.labels, "truth values, one for each state")
         for name, states in self.labels.items():
-            member = np.array(states)
+            try:
+                member = np.array(None if np.ma.is_masked(states) else states)
+            except ValueError:
+                member = np.array(None)
             if member.shape != (self.size,) or member.dtype != bool:
-                raise ModelError(f"label {name!r} has shape {member.shape}; allowed is ({self.size},) of truth values.")
+                raise ModelError(
+                    f"label {shown(name)} is {shown(states)}, of shape {member.shape} and type {member.dtype}; allowed are "
+                    f"{self.size} truth values, one for each state."
+                )
             member.flags.writeable = False
             labels[name] = member
         object.__setattr__(self, "labels", labels)
-        object.__setattr__(self, "rewards", check_rewards(self.rewards, self.size))
+        set_carried(self, self.size)
+        if self.initial is not None and not isinstance(self.initial, Distribution):
+            raise ModelError(
+                f"initial is {shown(self.initial)}; allowed is a Distribution, or from_matrix(.., initial=..)."
+            )
+        guess = self.guess
+        if guess is not None and not (isinstance(guess, tuple) and all(isinstance(one, np.ndarray) for one in guess)):
+            raise ModelError(f"guess is {shown(guess)}; allowed is a tuple with a vector for each coordinate, or None.")
 
     def name_of(self, position: int) -> str:
         """Return position and coordinates of a state, for messages."""
-        position += self.begin
+        position = whole_number("position", position, 0, LARGEST) + self.begin
         return f"{position} {tuple(self.space.states(position).tolist())}"
 
     # ---- construction -------------------------------------------------------------------------------------------
@@ -217,8 +235,10 @@ class Generator(Summarised):
             If the matrix is not square, has negative or non-finite rates, or a row that does not sum to zero.
         """
         rows, columns, rates, n = entries_of(matrix)
-        if space is not None and space.size != n:
-            raise ModelError(f"the matrix has {n} rows, but the state space {space.size} states.")
+        if space is not None:
+            _check_space(space)
+            if space.size != n:
+                raise ModelError(f"the matrix has {n} rows; allowed are {space.size}, as the state space has.")
         model = cls.from_transitions(
             rows, columns, rates, space or Lattice((n - 1,), variables=(Variable("state"),)), **known
         )
@@ -239,25 +259,15 @@ class Generator(Summarised):
         **known
             Other fields of the class.
         """
+        _check_space(space)
+        check_fields(cls, known, _REPLACEABLE)
         if known.get("initial") is not None:
             known["initial"] = distribution(space, known["initial"])
         return cls(space, rows_of(sources, targets, rates, space.size), **known)
 
     def replace(self, **changes: Any) -> Generator:
         """Return a copy with other fields, all but the states and transitions; arrays are shared."""
-        allowed = {
-            "initial",
-            "labels",
-            "rewards",
-            "measures",
-            "distributions",
-            "notes",
-            "recipe",
-            "content_hash",
-            "guess",
-        }
-        if not changes.keys() <= allowed:
-            raise unknown_name("replaceable field", next(iter(changes.keys() - allowed)), allowed)
+        check_fields(type(self), changes, _REPLACEABLE)
         if changes.get("initial") is not None:
             changes["initial"] = distribution(self.space, changes["initial"])
         changed = copy.copy(self)
@@ -311,6 +321,7 @@ class Generator(Summarised):
 
     def with_reward(self, name: str, values: Any, description: str = "") -> Generator:
         """Return a copy with one more reward: an array of shape (n,) or (n, length), or a function of the states."""
+        check_name("name", name)
         return self.replace(rewards={**self.rewards, name: Reward(values, description)})
 
     # ---- what solvers see -----------------------------------------------------------------------------------------
@@ -553,11 +564,16 @@ class Generator(Summarised):
             kernel(*next(self.row_slabs()), *others)
 
     def _vectors(self, x: np.ndarray, out: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        x = np.ascontiguousarray(x, dtype=np.float64)
+        x = np.ascontiguousarray(real_numbers("the vector", x, f"{self.size} numbers"))
         if x.shape != (self.size,):
             raise ModelError(f"the vector has shape {x.shape}; allowed is ({self.size},).")
+        if out is None:
+            out = np.empty(self.size)
+        elif type(out) is not np.ndarray or out.shape != x.shape or out.dtype != x.dtype or not out.flags.writeable:
+            # loops that are compiled write where they are told, wherever that is
+            raise ModelError(f"out is {shown(out)}; allowed is a writable vector of {self.size} numbers of float64.")
         self.count_products()
-        return x, np.empty(self.size) if out is None else out
+        return x, out
 
     def to_scipy(self) -> csr_array:
         """Return Q as a csr_array, diagonal included."""
@@ -580,8 +596,11 @@ class Generator(Summarised):
 
     def restricted(self, positions: np.ndarray) -> Generator:
         """Return the chain on some states only, transitions out of them dropped; no rewards, labels or measures."""
+        positions = checked_positions("positions", positions, self.size)
         number = np.full(self.size, -1, dtype=np.int64)
         number[positions] = np.arange(len(positions))
+        if not 0 < len(positions) == np.count_nonzero(number >= 0):
+            raise ModelError(f"positions are {shown(positions)}; allowed are one or more, each once.")
         target = number[np.repeat(np.arange(self.size), np.diff(self.indptr))]
         source = number[self.sources]
         keep = (target >= 0) & (source >= 0)
@@ -625,3 +644,8 @@ class Generator(Summarised):
             rows += [(name, value) for name, value in recipe.parameters.items() if value is not None]
         rows += [("note", note) for note in self.notes]
         return f"Generator{': ' + recipe.builder if recipe else ''}", rows
+
+
+def _check_space(space: Any) -> None:
+    if not isinstance(space, StateSpace):
+        raise ModelError(f"space is {shown(space)}; allowed are Lattice and Listed.")

@@ -10,6 +10,7 @@ from scipy.sparse import coo_array, csr_array, dia_array
 from ctmc.errors import ModelError
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
+from ctmc.model.parameters import called, real_numbers
 from ctmc.model.reward import Reward
 from ctmc.model.transitions import slab_rates
 
@@ -22,7 +23,7 @@ def _earned(chain: Generator, reward: Reward) -> Iterator[tuple[np.ndarray, np.n
     impulse = reward.impulse
     if impulse is not None and not callable(impulse) and len(impulse) != chain.entries:
         raise ModelError(
-            f"impulse of reward {reward.description!r} has {len(impulse)} numbers; allowed are {chain.entries}, one for each "
+            f"impulse of reward {reward.title} has {len(impulse)} numbers; allowed are {chain.entries}, one for each "
             "transition."
         )
     done = 0
@@ -37,10 +38,11 @@ def _earned(chain: Generator, reward: Reward) -> Iterator[tuple[np.ndarray, np.n
             rates = slab_rates(slab, chosen)
             if callable(impulse):
                 ends = chain.space.states(chain.positions_of(sources)), chain.space.states(chain.begin + targets)
-                values = np.asarray(impulse(*ends), dtype=np.float64)
+                given = called(f"impulse of reward {reward.title}", impulse, *ends)
+                values = real_numbers(f"what impulse of reward {reward.title} gives", given, "finite numbers")
                 if values.shape != sources.shape or not np.isfinite(values).all():
                     raise ModelError(
-                        f"impulse of reward {reward.description!r} gives an array of shape {values.shape} for {len(sources)} "
+                        f"impulse of reward {reward.title} gives an array of shape {values.shape} for {len(sources)} "
                         f"transitions; allowed are {len(sources)} finite numbers."
                     )
             else:
@@ -56,11 +58,12 @@ def _loops(chain: Generator, reward: Reward) -> np.ndarray:
     if reward.self_loops is None:
         return found
     for positions, states in chain.state_slabs():
-        given = reward.self_loops(states) if callable(reward.self_loops) else reward.self_loops[positions]
-        rates = np.asarray(given, dtype=np.float64)
+        what, loops = f"self_loops of reward {reward.title}", reward.self_loops
+        given = called(what, loops, states) if callable(loops) else loops[positions]
+        rates = real_numbers(what, given, "finite rates >= 0")
         if rates.shape != (len(states),) or not np.isfinite(rates).all() or (rates < 0).any():
             raise ModelError(
-                f"self_loops of reward {reward.description!r} gives an array of shape {rates.shape} for {len(states)} states; "
+                f"self_loops of reward {reward.title} gives an array of shape {rates.shape} for {len(states)} states; "
                 f"allowed are {len(states)} finite rates >= 0."
             )
         found[positions] = rates
@@ -113,7 +116,7 @@ def impulse_matrix(chain: Generator, reward: Reward, power: int = 1) -> csr_arra
     """
     if chain.shared:
         raise ModelError(
-            f"two and more moments of reward {reward.description!r}, which is earned at events, are asked for, and "
+            f"two and more moments of reward {reward.title}, which is earned at events, are asked for, and "
             f"{chain.ranks.count} ranks share the model; allowed is one moment, or one process."
         )
     found = csr_array(dia_array((_loops(chain, reward)[None], [0]), shape=(chain.size,) * 2))
@@ -148,11 +151,9 @@ def reward_rates(chain: Generator, reward: Reward) -> np.ndarray:
         parts = [given[:0]]
     found = np.concatenate(parts)
     if not np.isfinite(found).all():
-        raise ModelError(f"reward {reward.description!r} has values that are not finite.")
+        raise ModelError(f"reward {reward.title} has values that are not finite.")
     if reward.has_impulses:
         if found.ndim == 2:
-            raise ModelError(
-                f"reward {reward.description!r} has {found.shape[1]} components and impulses; allowed is one."
-            )
+            raise ModelError(f"reward {reward.title} has {found.shape[1]} components and impulses; allowed is one.")
         found = found + impulse_rates(chain, reward)
     return found

@@ -78,5 +78,5 @@ def check_exit_rates(chain: Generator, sums: np.ndarray) -> None:
     if bad.any():
         i = int(np.argmax(bad))
         raise ModelError(
-            f"the exit rate of state {chain.name_of(i)} is {given[i]!r}, but its rates sum to {sums[i]!r}."
+            f"the exit rate of state {chain.name_of(i)} is {float(given[i])!r}; allowed is {float(sums[i])!r}, the sum of its rates."
         )

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ctmc.errors import ModelError, printable
+from ctmc.errors import ModelError, printable, shown
+from ctmc.model.carried import check_fields, set_carried
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
-from ctmc.model.qbd import QBD, Level, _block, _checked_row, _without_diagonal
+from ctmc.model.parameters import called, real_number, whole_number
+from ctmc.model.qbd import QBD, Level, _block, _checked_row, _checked_variables, _without_diagonal
 from ctmc.model.recipe import Recipe
 from ctmc.model.reward import Reward, variable_rewards
 from ctmc.model.state_space import SLAB, Listed, Variable
@@ -76,7 +78,9 @@ class LevelDependentQBD(Summarised):
     def __post_init__(self) -> None:
         for name, given in (("blocks", self.blocks), ("phases", self.phases)):
             if not callable(given) and not (name == "phases" and given is None):
-                raise ModelError(f"{name} is a {type(given).__name__}; allowed is a function of the level.")
+                raise ModelError(f"{name} is {shown(given)}; allowed is a function of the level.")
+        object.__setattr__(self, "variables", _checked_variables(self.variables))
+        set_carried(self, None)
 
     @cached_property
     def _levels(self) -> list[Level]:
@@ -90,8 +94,7 @@ class LevelDependentQBD(Summarised):
 
     def level(self, k: int) -> Level:
         """Return the checked blocks of level k >= 0; those of all levels up to k are kept."""
-        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 0:
-            raise ModelError(f"level is {k!r}; allowed are levels 0 and up.")
+        whole_number("level", k, 0)
         while len(self._levels) <= k:
             number = len(self._levels)
             made = self._made(number)
@@ -108,8 +111,8 @@ class LevelDependentQBD(Summarised):
             given = self.blocks(k)
         except Exception as error:  # the user's function: the sentence must name the level
             raise ModelError(f"blocks({k}) raised {type(error).__name__}: {printable(error)}.") from error
-        if not isinstance(given, Sequence) or len(given) != 3:
-            raise ModelError(f"blocks({k}) is no triple; allowed are the blocks (down, local, up) of level {k}.")
+        if not isinstance(given, list | tuple) or len(given) != 3:
+            raise ModelError(f"blocks({k}) is {shown(given)}; allowed are the blocks (down, local, up) of level {k}.")
         if (given[0] is None) != (k == 0):
             raise ModelError(
                 f"block down of level {k} is {'None' if k else 'given'}; allowed is None at level 0 and nowhere else."
@@ -133,11 +136,17 @@ class LevelDependentQBD(Summarised):
     def level_states(self, level: int) -> np.ndarray:
         """Return the states of a level, shape (phases, dimension), the level being coordinate 0."""
         size = self.level(level).local.shape[0]
-        table = np.arange(size)[:, None] if self.phases is None else np.asarray(self.phases(level))
+        table = np.arange(size)[:, None]
+        if self.phases is not None:
+            given = called(f"phases({level})", self.phases, level)
+            try:
+                table = np.asarray(None if np.ma.is_masked(given) else given)
+            except ValueError:
+                table = np.asarray(None)
         width = sum(variable.width for variable in self.variables) - 1
         if table.dtype.kind not in "iu" or table.shape not in ((size, width), (size,) * (width == 1)):
             raise ModelError(
-                f"the phases of level {level} have shape {table.shape}; allowed are whole numbers of shape ({size}, {width})."
+                f"the phases of level {level} have shape {table.shape} and type {table.dtype}; allowed are whole numbers of shape ({size}, {width})."
             )
         return np.column_stack([np.full(size, level), table.reshape(size, width)])
 
@@ -149,8 +158,7 @@ class LevelDependentQBD(Summarised):
         levels : int
             Number of levels, at least 1.
         """
-        if isinstance(levels, bool) or not isinstance(levels, int | np.integer) or levels < 1:
-            raise ModelError(f"levels is {levels!r}; allowed is a whole number >= 1.")
+        whole_number("levels", levels, 1)
         chosen = [self.level(k) for k in range(levels)]
         size = sum(level.local.shape[0] for level in chosen)
         entries = sum(_entries(level) for level in chosen)
@@ -176,11 +184,13 @@ class LevelDependentQBD(Summarised):
 
     def replace(self, **changes: Any) -> LevelDependentQBD:
         """Return a copy with other fields, such as rewards or measures; blocks that are known are shared."""
+        check_fields(LevelDependentQBD, changes)
         changed = copy.copy(self)
         for known in ("all_rewards", *(("_levels", "_held") if "blocks" in changes else ())):
             changed.__dict__.pop(known, None)
         for name, value in changes.items():
             object.__setattr__(changed, name, value)
+        changed.__post_init__()
         return changed
 
     def weighted_slabs(self, value: LevelDistribution) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
@@ -248,14 +258,12 @@ class LevelDistribution(Summarised):
 
     def level(self, k: int) -> np.ndarray:
         """Return the probabilities of the states of a kept level, shape (phases,)."""
-        if not 0 <= k < len(self.levels):
-            raise ModelError(f"level is {k}; allowed are the kept levels 0 to {len(self.levels) - 1}.")
+        whole_number("level", k, 0, len(self.levels) - 1, "the kept levels")
         return self.levels[k]
 
     def tail(self, k: int) -> float:
         """Return the probability of levels k, k + 1, .. for k >= 0; beyond the kept levels it is 0."""
-        if k < 0:
-            raise ModelError(f"level is {k}; allowed are levels 0 and up.")
+        whole_number("level", k, 0)
         return float(self._tails[k]) if k < len(self.levels) else 0.0
 
     @property
@@ -271,8 +279,7 @@ class LevelDistribution(Summarised):
         probability : float
             At least 0 and below 1.
         """
-        if isinstance(probability, bool) or not 0 <= probability < 1:
-            raise ModelError(f"probability is {probability!r}; allowed is a number >= 0 and < 1.")
+        real_number("probability", probability, lambda value: 0 <= value < 1, "a number >= 0 and < 1")
         above = np.append(self._tails[1:], 0.0)
         return int(np.argmax(above <= 1 - probability))
 

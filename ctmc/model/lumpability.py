@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csc_array
 
-from ctmc.errors import ModelError
+from ctmc.errors import ModelError, shown
 from ctmc.model.distribution import Distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
+from ctmc.model.parameters import real_number
 from ctmc.model.products import compiled
 from ctmc.model.state_space import Lattice, StateSpace, Variable
 from ctmc.model.transitions import FloatTransitions, unsigned
@@ -228,12 +229,12 @@ def _compare(
 def _partition(part_of: Any, size: int) -> tuple[np.ndarray, int]:
     """Return the parts as int64, and their number."""
     try:
-        part = np.asarray(part_of)
+        part = np.asarray(None if np.ma.is_masked(part_of) else part_of)
     except ValueError:
         part = np.asarray(None)
     if part.shape != (size,) or part.dtype.kind not in "iu":
         raise ModelError(
-            f"part_of has shape {part.shape} and type {part.dtype}; allowed is a whole number for each of the {size} states."
+            f"part_of is {shown(part_of)}, of shape {part.shape} and type {part.dtype}; allowed is a whole number for each of the {size} states."
         )
     if part.min() < 0 or part.max() >= size:
         raise ModelError(
@@ -250,8 +251,7 @@ def _partition(part_of: Any, size: int) -> tuple[np.ndarray, int]:
 
 
 def _check_tolerance(tolerance: Any) -> None:
-    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float | np.number) or not 0 <= tolerance < 1:
-        raise ModelError(f"tolerance is {tolerance!r}; allowed is a number >= 0 and below 1.")
+    real_number("tolerance", tolerance, lambda value: 0 <= value < 1, "a number >= 0 and below 1")
 
 
 @compiled

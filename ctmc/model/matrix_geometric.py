@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ctmc.errors import ModelError
+from ctmc.model.parameters import real_number, real_numbers, whole_number
 from ctmc.model.summary import Rows, Summarised
 
 if TYPE_CHECKING:
@@ -69,11 +70,14 @@ class MatrixGeometric(Summarised):
 
     def mass_from(self, weights: np.ndarray) -> float:
         """Return the mass of weights, weights R, weights R^2, ..; shape (m,)."""
+        weights = real_numbers("weights", weights, f"{len(self.r)} numbers")
+        if weights.shape != (len(self.r),):
+            raise ModelError(f"weights has shape {weights.shape}; allowed is ({len(self.r)},).")
         return float(weights @ self._sums[0])
 
     def level(self, k: int) -> np.ndarray:
         """Return the probabilities of the states of level k >= 0, shape (phases,)."""
-        _check_level(k)
+        whole_number("level", k, 0)
         last = len(self.boundary) - 1
         if k <= last:
             return self.boundary[k]
@@ -81,7 +85,7 @@ class MatrixGeometric(Summarised):
 
     def tail(self, k: int) -> float:
         """Return the probability of levels k, k + 1, .. for k >= 0."""
-        _check_level(k)
+        whole_number("level", k, 0)
         last = len(self.boundary) - 1
         if k > last:
             return self.mass_from(self.level(k))
@@ -111,7 +115,7 @@ class MatrixGeometric(Summarised):
         order : int
             0 or more.
         """
-        _check_order(order)
+        whole_number("order", order, 0, 170, "factorials that floats hold")
         last = len(self.boundary) - 1
         total = float(sum(float(k) ** order * weights.sum() for k, weights in enumerate(self.boundary[:last])))
         for power, binomials in enumerate(self._powers(order)):
@@ -147,8 +151,7 @@ class MatrixGeometric(Summarised):
         probability : float
             At least 0 and below 1.
         """
-        if isinstance(probability, bool) or not 0 <= probability < 1:
-            raise ModelError(f"probability is {probability!r}; allowed is a number >= 0 and < 1.")
+        real_number("probability", probability, lambda value: 0 <= value < 1, "a number >= 0 and < 1")
         beyond = 1 - probability
         last = len(self.boundary) - 1
         for k in range(last + 1):
@@ -209,13 +212,3 @@ def matrix_residuals(queue: QBD, answer: MatrixGeometric) -> dict[str, float]:
     if g is not None:
         largest["row sums"] = float(np.abs(g.sum(axis=1) - 1).max())
     return largest
-
-
-def _check_level(k: int) -> None:
-    if k < 0:
-        raise ModelError(f"level is {k}; allowed are levels 0 and up.")
-
-
-def _check_order(order: int) -> None:
-    if isinstance(order, bool) or not isinstance(order, int | np.integer) or order < 0:
-        raise ModelError(f"order is {order!r}; allowed is a whole number >= 0.")

@@ -1,12 +1,156 @@
-"""Checks of numbers that users give to builders: one sentence for what is wrong."""
+"""Checks of what users give: numbers, names and functions; one sentence for what is wrong."""
 
 from __future__ import annotations
 
+import numbers as kinds
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array, issparse
 
-from ctmc.errors import ModelError, printable
+from ctmc.errors import CTMCError, ModelError, shown, unknown_name
+
+LARGEST = 2**63 - 1
+"""The largest whole number that counts states, levels, or anything else that is held."""
+
+
+def real_numbers(name: str, given: Any, allowed: str) -> np.ndarray:
+    """Return numbers of any shape as an array of float64.
+
+    NumPy alone would drop imaginary parts, uncover what is masked, and make numbers of text, times, records and None.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument, the subject of the message.
+    given
+        What the user gave.
+    allowed : str
+        What is allowed, for the message: "allowed are ..".
+
+    Raises
+    ------
+    ModelError
+        If it is not made of real numbers and truth values alone.
+
+    Examples
+    --------
+    >>> real_numbers("times", [1, 2.5], "numbers").tolist()
+    [1.0, 2.5]
+    """
+    if isinstance(given, np.ndarray) and given.dtype == np.float64 and not np.ma.is_masked(given):
+        return np.asarray(given)
+    try:
+        array = np.asarray(None if np.ma.is_masked(given) else given)
+        real = array.dtype.kind in "biuf" or (
+            array.dtype.kind == "O" and all(isinstance(item, kinds.Real | Decimal) for item in array.flat)
+        )
+        if real:
+            return np.asarray(array, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ModelError(f"{name} is {shown(given)}; allowed are {allowed}.")
+
+
+def real_matrix(name: str, given: Any) -> csr_array:
+    """Return a dense or sparse matrix of real numbers as a copy in compressed rows, whose arrays may be written."""
+    try:
+        if issparse(given):
+            if given.ndim == 2 and given.dtype.kind in "biuf":
+                return csr_array(given, dtype=np.float64, copy=True)
+        else:
+            return csr_array(
+                np.atleast_2d(real_numbers(name, given, "dense and sparse matrices of real numbers")), copy=True
+            )
+    except ValueError as error:
+        if isinstance(error, ModelError):
+            raise
+    raise ModelError(f"{name} is {shown(given)}; allowed are dense and sparse matrices of real numbers.")
+
+
+def real_number(name: str, given: Any, fits: Callable[[float], bool], allowed: str) -> float:
+    """Return one number, neither text nor True, for which `fits` holds.
+
+    Examples
+    --------
+    >>> real_number("discount", 2, lambda value: value > 0, "a positive number")
+    2.0
+    """
+    if isinstance(given, int | float | np.integer | np.floating) and not isinstance(given, bool):
+        try:
+            value = float(given)
+        except OverflowError:
+            value = float("nan")
+        if fits(value):
+            return value
+    raise ModelError(f"{name} is {shown(given)}; allowed is {allowed}.")
+
+
+def check_tolerance(given: Any) -> None:
+    """Raise `ModelError` unless a tolerance is a number between 0 and 1."""
+    real_number("tolerance", given, lambda value: 0 < value < 1, "a number between 0 and 1")
+
+
+def check_truth(name: str, given: Any) -> None:
+    """Raise `ModelError` unless something is true or false."""
+    if not isinstance(given, bool | np.bool_):
+        raise ModelError(f"{name} is {shown(given)}; allowed are True and False.")
+
+
+def check_function(name: str, given: Any, what: str) -> None:
+    """Raise `ModelError` unless something is None or can be called."""
+    if given is not None and not callable(given):
+        raise ModelError(f"{name} is {shown(given)}; allowed is {what}, or None.")
+
+
+def check_chain(model: Any) -> None:
+    """Raise `ModelError` unless a model has finitely many states."""
+    if not hasattr(model, "row_slabs"):
+        hint = ", such as queue.truncate(levels=..)" if hasattr(model, "truncate") else ""
+        raise ModelError(f"model is a {type(model).__name__}; allowed is a Generator{hint}.")
+
+
+def check_name(field: str, given: Any) -> None:
+    """Raise `ModelError` unless something is a name: text that is not empty."""
+    if not isinstance(given, str) or not given:
+        raise ModelError(f"{field} is {shown(given)}; allowed is text.")
+
+
+def checked_names(name: str, given: Any, what: str) -> tuple[str, ...]:
+    """Return one or more names as a tuple; text is one name."""
+    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple) else ()
+    if not names or not all(isinstance(one, str) for one in names):
+        raise ModelError(f"{name} is {shown(given)}; allowed is the name of a {what}, or several.")
+    return names
+
+
+def check_mapping(name: str, given: Any, what: str) -> None:
+    """Raise `ModelError` unless something maps names to what is wanted."""
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        raise ModelError(f"{name} is {shown(given)}; allowed is a mapping of names (text) to {what}.")
+
+
+def check_known(kind: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise `UnknownNameError` for the first name that is not known."""
+    known = set(known)
+    for name in given:
+        if name not in known:
+            raise unknown_name(kind, name, known)
+
+
+def called(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function of the user's returns; what it raises becomes one sentence that names it."""
+    try:
+        return function(*arguments)
+    except (CTMCError, MemoryError):
+        raise
+    except Exception as error:
+        text = shown(error.args[0]) if len(error.args) == 1 else shown(error)
+        raise ModelError(
+            f"{what} raised {type(error).__name__} ({text}); allowed is a function that returns."
+        ) from error
 
 
 def numbers(name: str, given: Any, allowed: str) -> np.ndarray:
@@ -26,10 +170,9 @@ def numbers(name: str, given: Any, allowed: str) -> np.ndarray:
     ModelError
         If it is not a non-empty vector of numbers.
     """
-    try:
-        vector = np.atleast_1d(np.asarray(given, dtype=np.float64))
-    except (TypeError, ValueError):
-        raise ModelError(f"{name} is {printable(repr(given))}; allowed are {allowed}.") from None
+    if isinstance(given, bool):
+        raise ModelError(f"{name} is {given}; allowed are {allowed}.")
+    vector = np.atleast_1d(real_numbers(name, given, allowed))
     if not vector.size:
         raise ModelError(f"{name} is empty; allowed are {allowed}.")
     if vector.ndim != 1:
@@ -55,13 +198,7 @@ def positive_rates(name: str, given: Any) -> np.ndarray:
 
 def positive_rate(name: str, given: Any) -> float:
     """Return a parameter as one positive, finite rate."""
-    try:
-        rate = float(given)
-    except (TypeError, ValueError):
-        rate = float("nan")
-    if not (rate > 0 and np.isfinite(rate)):
-        raise ModelError(f"{name} is {printable(repr(given))}; allowed is a positive, finite rate.")
-    return rate
+    return real_number(name, given, lambda rate: 0 < rate < np.inf, "a positive, finite rate")
 
 
 def whole_number(name: str, given: Any, least: int, most: int | None = None, why: str = "") -> int:
@@ -77,7 +214,8 @@ def whole_number(name: str, given: Any, least: int, most: int | None = None, why
     """
     is_whole = isinstance(given, int | np.integer) and not isinstance(given, bool)
     if not is_whole or given < least or (most is not None and given > most):
-        limits = f">= {least}" if most is None else f"from {least} to {most}"
+        open_ended = most is None or (most == LARGEST and not (is_whole and given > most))
+        limits = f">= {least}" if open_ended else f"from {least} to {'2^63 - 1' if most == LARGEST else most}"
         reason = f" ({why})" if why else ""
-        raise ModelError(f"{name} is {printable(repr(given))}; allowed is a whole number {limits}{reason}.")
+        raise ModelError(f"{name} is {shown(given)}; allowed is a whole number {limits}{reason}.")
     return int(given)

@@ -9,6 +9,7 @@ import numpy as np
 
 from ctmc.errors import ModelError
 from ctmc.model.generator import Generator
+from ctmc.model.parameters import real_numbers
 from ctmc.model.poisson_weights import poisson_weights
 from ctmc.model.quantile import quantile_between
 from ctmc.model.stopped import Fates
@@ -85,7 +86,7 @@ class PassageLaw:
 
     def density(self, times: Any) -> Any:
         """Return the density at times, in their shape; 0 for t < 0."""
-        given = np.asarray(times, dtype=np.float64)
+        given = real_numbers("times", times, "numbers")
         if np.isnan(given).any():
             raise ModelError("times has the value nan; allowed are numbers.")
         flat = [0.0 if time < 0 or time == math.inf else self.at(float(time))[2] for time in given.ravel()]
@@ -94,7 +95,7 @@ class PassageLaw:
 
     def quantile(self, p: Any, reach: float) -> Any:
         """Return the least t with P{T <= t} >= p, in the shape of p; infinite above the probability to reach the target."""
-        given = np.asarray(p, dtype=np.float64)
+        given = real_numbers("p", p, "numbers from 0 to 1")
         bad = ~((given >= 0) & (given <= 1))
         if bad.any():
             raise ModelError(f"p is {float(given[bad].flat[0])!r}; allowed are numbers from 0 to 1.")

@@ -12,13 +12,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.sparse import block_diag, csgraph, csr_array, issparse
+from scipy.sparse import block_diag, csgraph, csr_array
 
-from ctmc.errors import ModelError, printable
+from ctmc.errors import ModelError, shown
 from ctmc.model import products
 from ctmc.model.m_matrix import solve_m_matrix
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import numbers, positive_rates, whole_number
+from ctmc.model.parameters import numbers, positive_rates, real_matrix, real_number, real_numbers, whole_number
 from ctmc.model.poisson_weights import poisson_weights
 from ctmc.model.quantile import quantile_between
 from ctmc.model.summary import Rows, Summarised
@@ -73,20 +73,16 @@ class PhaseType(Summarised):
         initial = self._checked("initial", self.initial, None)
         absorption = self._checked("absorption", self.absorption, len(initial))
         n = len(initial)
-        try:
-            given = self.rates if issparse(self.rates) else np.atleast_2d(np.asarray(self.rates, dtype=np.float64))
-            rates = csr_array(given, dtype=np.float64, copy=True)
-        except (TypeError, ValueError):
-            raise ModelError("rates is no matrix of numbers; allowed are dense and sparse matrices.") from None
+        rates = real_matrix("rates", self.rates)
         if rates.shape != (n, n):
             raise ModelError(f"rates has the shape {rates.shape}; allowed is ({n}, {n}), as initial has {n} numbers.")
         rates.setdiag(0.0)
         rates.sum_duplicates()
         rates.eliminate_zeros()
         if not (np.isfinite(rates.data).all() and (rates.data >= 0).all()):
-            raise ModelError("rates has an entry that is negative or not finite; allowed are finite rates >= 0.")
-        if isinstance(self.atom, bool) or not isinstance(self.atom, int | float | np.number) or not 0 <= self.atom <= 1:
-            raise ModelError(f"atom is {printable(repr(self.atom))}; allowed is a probability.")
+            bad = rates.data[~(np.isfinite(rates.data) & (rates.data >= 0))]
+            raise ModelError(f"rates has the entry {float(bad[0])!r}; allowed are finite rates >= 0.")
+        real_number("atom", self.atom, lambda value: 0 <= value <= 1, "a probability, a number from 0 to 1")
         total = math.fsum(initial) + self.atom
         if abs(total - 1) > _MASS:
             raise ModelError(f"initial and atom sum to {total!r}; allowed is 1.")
@@ -122,6 +118,8 @@ class PhaseType(Summarised):
         0.875
         """
         shares = positive_rates("weights", weights)
+        if not isinstance(parts, list | tuple) or not all(isinstance(part, PhaseType) for part in parts):
+            raise ModelError(f"parts is {shown(parts)}; allowed are distributions of the class PhaseType.")
         if len(shares) != len(parts):
             raise ModelError(f"weights has {len(shares)} numbers; allowed are {len(parts)}, one per part.")
         shares = shares / math.fsum(shares)
@@ -190,7 +188,7 @@ class PhaseType(Summarised):
 
     def moment(self, order: int) -> float:
         """Return E[X^order] for a whole number order >= 1."""
-        whole_number("order", order, 1)
+        whole_number("order", order, 1, 170, "factorials that floats hold")
         known = self._moments
         while len(known) <= order:
             known.append(len(known) * self._solve(known[-1]))
@@ -256,7 +254,7 @@ class PhaseType(Summarised):
 
     def _at(self, times: Any) -> tuple[np.ndarray, tuple[int, ...]]:
         """Return absorbed mass, mass left and density at times, shape (3, number of times), and the times' own shape."""
-        given = np.asarray(times, dtype=np.float64)
+        given = real_numbers("times", times, "numbers")
         flat = np.atleast_1d(given).ravel()
         if np.isnan(flat).any():
             raise ModelError("times has the value nan; allowed are numbers.")
@@ -309,7 +307,7 @@ class PhaseType(Summarised):
         ModelError
             If a p is not in [0, 1).
         """
-        given = np.asarray(p, dtype=np.float64)
+        given = real_numbers("p", p, "numbers from 0 on, below 1")
         bad = ~((given >= 0) & (given < 1))
         if bad.any():
             raise ModelError(f"p is {float(given[bad].flat[0])!r}; allowed are numbers from 0 on, below 1.")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ctmc.errors import ModelError, printable, unknown_name
+from ctmc.errors import ModelError, printable, shown, unknown_name
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<name>[^\W\d]\w*)|(?P<symbol><=|>=|==|!=|[-+*/<>()\[\]])|(?P<end>$))"
@@ -111,6 +111,8 @@ class _Parser:
 
     def __init__(self, text: str, kind: str = "condition") -> None:
         self.what = kind
+        if not isinstance(text, str):
+            raise ModelError(f"{kind} is {shown(text)}; allowed is text, such as 'jobs >= 10'.")
         if len(text) > _MAXIMUM_LENGTH:
             raise ModelError(f"a {kind} has {len(text)} characters; allowed are {_MAXIMUM_LENGTH}.")
         self.text, self.begin, self.end, self.depth = text, 0, 0, 0

@@ -14,13 +14,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse import block_array, csr_array, dia_array, issparse
+from scipy.sparse import block_array, csr_array, dia_array
 
-from ctmc.errors import ModelError
+from ctmc.errors import ModelError, shown
+from ctmc.model.carried import check_fields, set_carried
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
 from ctmc.model.matrix_geometric import MatrixGeometric as MatrixGeometric
 from ctmc.model.memory import require_memory
+from ctmc.model.parameters import LARGEST, check_function, real_matrix, whole_number
 from ctmc.model.phase_type import PhaseType
 from ctmc.model.recipe import Recipe
 from ctmc.model.rerating import rerated
@@ -101,6 +103,10 @@ class QBD(Summarised):
     checks: Callable[[MatrixGeometric], Mapping[str, float]] | None = None
     distributions: Mapping[str, Callable[[Solution], PhaseType]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        set_carried(self, None)
+        check_function("checks", self.checks, "a function of an answer")
+
     @classmethod
     def from_blocks(
         cls,
@@ -141,11 +147,7 @@ class QBD(Summarised):
             # not local + down as they stand: where a step down keeps the phase, rounding would fill the diagonal
             rates = _without_diagonal(csr_array(repeating.local + repeating.down))
             boundary = [(None, _with_exits(rates, rates.sum(axis=1) + repeating.up.sum(axis=1)), None)]
-        for number, given in enumerate(boundary):
-            if len(given) != 3:
-                raise ModelError(
-                    f"boundary level {number} has {len(given)} blocks; allowed are three: (down, local, up)."
-                )
+        boundary = _triples(boundary)
         levels: list[Level] = []
         for number, given in enumerate(boundary):
             last = number == len(boundary) - 1
@@ -174,10 +176,14 @@ class QBD(Summarised):
                 f"the last boundary level has {levels[-1].local.shape[0]} phases or an up block of its own; "
                 f"allowed are {m} phases and the repeating up block, so that the levels above are homogeneous."
             )
-        tables = [np.arange(level.local.shape[0])[:, None] for level in levels] if phases is None else list(phases)
-        variables = variables or (Variable("level"), Variable("phase"))
+        variables = _checked_variables((Variable("level"), Variable("phase")) if variables is None else variables)
         width = sum(variable.width for variable in variables) - 1
-        tables = [np.array(table, dtype=np.int64).reshape(len(table), -1) for table in tables]
+        if phases is None:
+            tables = [np.arange(level.local.shape[0])[:, None] for level in levels]
+        elif isinstance(phases, list | tuple):
+            tables = [_phase_table(number, table) for number, table in enumerate(phases)]
+        else:
+            raise ModelError(f"phases is {shown(phases)}; allowed are {len(levels)} tables, one per boundary level.")
         if len(tables) != len(levels):
             raise ModelError(f"phases has {len(tables)} tables; allowed are {len(levels)}, one per boundary level.")
         for number, (table, level) in enumerate(zip(tables, levels, strict=True)):
@@ -186,6 +192,7 @@ class QBD(Summarised):
                     f"the phases of level {number} have shape {table.shape}; allowed is ({level.local.shape[0]}, {width})."
                 )
             table.flags.writeable = False
+        check_fields(cls, known)
         return cls(repeating.up, repeating.local, repeating.down, tuple(levels), tuple(tables), variables, **known)
 
     @classmethod
@@ -206,7 +213,9 @@ class QBD(Summarised):
         >>> QBD.from_discrete_time([[0.2]], [[0.5]], [[0.3]]).local.toarray().tolist()
         [[-0.5]]
         """
-        levels = boundary if boundary is None else [(low, _less_identity(own), high) for low, own, high in boundary]
+        levels = (
+            None if boundary is None else [(low, _less_identity(own), high) for low, own, high in _triples(boundary)]
+        )
         return cls.from_blocks(up, _less_identity(local), down, levels, **known)
 
     @property
@@ -241,6 +250,7 @@ class QBD(Summarised):
 
     def level_states(self, level: int) -> np.ndarray:
         """Return the states of a level, shape (phases, dimension), the level being coordinate 0."""
+        whole_number("level", level, 0, LARGEST)
         table = self.phases[min(level, len(self.phases) - 1)]
         return np.column_stack([np.full(len(table), level), table])
 
@@ -254,8 +264,7 @@ class QBD(Summarised):
         last : (down, local), optional
             Blocks of the last level, above the boundary, if it has its own, shapes (m, m).
         """
-        if levels < self.boundary_levels:
-            raise ModelError(f"levels is {levels}; allowed is {self.boundary_levels} (the boundary) or more.")
+        whole_number("levels", levels, self.boundary_levels, LARGEST, "the boundary at least")
         size = sum(map(len, self.phases)) + (levels - self.boundary_levels) * self.phase_count
         entries = sum(level.local.nnz + level.up.nnz for level in self.boundary)
         entries += (levels - self.boundary_levels) * (self.up.nnz + self.local.nnz + self.down.nnz)
@@ -278,9 +287,9 @@ class QBD(Summarised):
         )
 
     def _last_level(self, levels: int, last: Sequence[Any]) -> Level:
-        if levels == self.boundary_levels or len(last) != 2:
+        if levels == self.boundary_levels or not isinstance(last, list | tuple) or len(last) != 2:
             raise ModelError(
-                f"last has {len(last)} blocks and levels is {levels}; allowed are two blocks, (down, local), and levels "
+                f"last is {shown(last)} and levels is {levels}; allowed are two blocks, (down, local), and levels "
                 f"above the boundary ({self.boundary_levels + 1} or more)."
             )
         down, local = _block("down of the last level", last[0]), _block("local of the last level", last[1])
@@ -301,7 +310,7 @@ class QBD(Summarised):
         g : ndarray, shape (m, m)
             First passage probabilities G to the level below.
         """
-        return self.watched_boundary(self.up @ g)
+        return self.watched_boundary(self.up @ _square("g", g, self.phase_count))
 
     def watched_boundary(self, returns: np.ndarray) -> Generator:
         """Return the chain watched only on the boundary, from the rates of its returns: up G, which is also R down.
@@ -312,7 +321,10 @@ class QBD(Summarised):
             Rate at which level b is left upwards in one phase to come back, in the end, in the other.
         """
         last = self.boundary[-1]
-        levels = [*self.boundary[:-1], Level(last.down, csr_array(last.local + csr_array(returns)), last.up)]
+        levels = [
+            *self.boundary[:-1],
+            Level(last.down, csr_array(last.local + _square("returns", returns, self.phase_count)), last.up),
+        ]
         return Generator.from_matrix(_without_diagonal(self._assemble(levels)))
 
     @staticmethod
@@ -353,10 +365,12 @@ class QBD(Summarised):
 
     def replace(self, **changes: Any) -> QBD:
         """Return a copy with other fields, such as rewards or measures; blocks are shared."""
+        check_fields(QBD, changes)
         changed = copy.copy(self)
         changed.__dict__.pop("all_rewards", None)
         for name, value in changes.items():
             object.__setattr__(changed, name, value)
+        set_carried(changed, None)
         return changed
 
     def with_rates(self, **changes: Any) -> QBD:
@@ -426,20 +440,50 @@ class QBD(Summarised):
 
 
 def _block(name: str, given: Any) -> csr_array:
-    try:
-        # a copy, whose arrays may be written: those of a file may not
-        block = csr_array(
-            given if issparse(given) else np.atleast_2d(np.asarray(given, dtype=np.float64)),
-            dtype=np.float64,
-            copy=True,
-        )
-    except (TypeError, ValueError):
-        raise ModelError(f"block {name} is no matrix of numbers; allowed are dense and sparse matrices.") from None
+    block = real_matrix(f"block {name}", given)
     if not np.isfinite(block.data).all():
-        raise ModelError(f"block {name} has entries that are not finite; allowed are finite rates.")
+        raise ModelError(
+            f"block {name} has the entry {float(block.data[~np.isfinite(block.data)][0])!r}; allowed are finite rates."
+        )
     block.sum_duplicates()
     block.eliminate_zeros()
     return block
+
+
+def _triples(boundary: Any) -> Sequence[Sequence[Any]]:
+    """Return the blocks of the boundary levels, if they are triples."""
+    if not isinstance(boundary, list | tuple):
+        raise ModelError(f"boundary is {shown(boundary)}; allowed are the blocks of levels 0, 1, .. or None.")
+    for number, given in enumerate(boundary):
+        if not isinstance(given, list | tuple) or len(given) != 3:
+            raise ModelError(f"boundary level {number} is {shown(given)}; allowed are three blocks: (down, local, up).")
+    return boundary
+
+
+def _square(name: str, given: Any, size: int) -> csr_array:
+    matrix = real_matrix(name, given)
+    if matrix.shape != (size, size):
+        raise ModelError(f"{name} has shape {matrix.shape}; allowed is ({size}, {size}), one row for each phase.")
+    return matrix
+
+
+def _phase_table(number: int, given: Any) -> np.ndarray:
+    """Return the phases of a level as a table of whole numbers, a copy."""
+    try:
+        table = np.array(None if np.ma.is_masked(given) else given)
+    except ValueError:
+        table = np.array(None)
+    if table.dtype.kind not in "iu" or table.ndim not in (1, 2):
+        raise ModelError(f"the phases of level {number} are {shown(given)}; allowed is a table of whole numbers.")
+    return table.astype(np.int64).reshape(len(table), -1)
+
+
+def _checked_variables(given: Any) -> tuple[Variable, ...]:
+    if not isinstance(given, list | tuple) or not all(isinstance(one, Variable) for one in given):
+        raise ModelError(f"variables is {shown(given)}; allowed is a tuple of Variable, the level first.")
+    if len(given) < 2 or given[0].width != 1:
+        raise ModelError(f"variables is {shown(given)}; allowed are one for the level, and then those of the phases.")
+    return tuple(given)
 
 
 def _less_identity(given: Any) -> csr_array:

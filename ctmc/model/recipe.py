@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ctmc.errors import ModelError, printable, unknown_name
+from ctmc.errors import ModelError, PluginError, printable, shown, unknown_name
+from ctmc.model.parameters import check_function, whole_number
 from ctmc.model.streamed import streaming
 
 if TYPE_CHECKING:
@@ -114,6 +115,10 @@ def plain(name: str, value: Any) -> Any:
     """
     if isinstance(value, Mapping):
         return {_key(name, key): plain(name, item) for key, item in value.items()}
+    if np.ma.is_masked(value):
+        raise ModelError(f"{name} is {shown(value)}; allowed are numbers that are not masked.")
+    if isinstance(value, np.ndarray) and not value.ndim:
+        value = value[()]
     if isinstance(value, list | tuple | np.ndarray):
         return [plain(name, item) for item in value]
     if isinstance(value, np.generic):
@@ -122,7 +127,9 @@ def plain(name: str, value: Any) -> Any:
         return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__name__)}"
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise ModelError(f"{name} has a value of type {type(value).__name__}; allowed are numbers, text and lists of them.")
+    raise ModelError(
+        f"{name} has the value {shown(value)} of type {type(value).__name__}; allowed are numbers, text and lists of them."
+    )
 
 
 def _key(name: str, key: Any) -> str:
@@ -159,6 +166,9 @@ def builder(
     callable
         The decorator.  Unknown parameters raise `UnknownNameError`, missing ones `ModelError`.
     """
+    whole_number("version", version, 1)
+    check_function("dress", dress, "a function of the model and its parameters")
+    check_function("resolve", resolve, "a function of the parameters")
 
     def decorate(function: Callable[..., Model]) -> Callable[..., Model]:
         signature = inspect.signature(function)
@@ -193,7 +203,10 @@ def builder(
             recipe = Recipe(function.__name__, version, chosen, functions, made)
 
             def build() -> Model:
-                model = function(**given).replace(recipe=recipe)
+                model = function(**given)
+                if not hasattr(model, "replace") or isinstance(model, str):
+                    raise PluginError(f"builder {function.__name__!r} returns {shown(model)}; allowed is a model.")
+                model = model.replace(recipe=recipe)
                 if notes:
                     model = model.replace(notes=(*model.notes, *notes))
                 return model if dress is None else dress(model, **{**defaults, **given})

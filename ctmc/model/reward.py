@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ctmc.errors import ModelError
+from ctmc.errors import ModelError, shown
+from ctmc.model.parameters import called, check_mapping, real_numbers
 from ctmc.model.state_space import StateSpace
 
 
@@ -44,6 +45,12 @@ class Reward:
     averaged: bool = False
     impulse: Callable[[np.ndarray, np.ndarray], np.ndarray] | np.ndarray | None = None
     self_loops: Callable[[np.ndarray], np.ndarray] | np.ndarray | None = None
+    _name: str = ""  # in its model, for messages
+
+    @property
+    def title(self) -> str:
+        """The name in its model, or where it has none yet the description, in quotes; for messages."""
+        return shown(self._name or self.description)
 
     @property
     def has_impulses(self) -> bool:
@@ -54,11 +61,14 @@ class Reward:
         """Return the rates at `states`, which stand at `positions`; shape (m,) or (m, length), float64; without impulses."""
         if self.rate is None:
             return np.zeros(len(states))
-        values = self.rate(states) if callable(self.rate) else self.rate[positions]
-        values = np.asarray(values, dtype=np.float64)
+        if callable(self.rate):
+            given = called(f"reward {self.title}", self.rate, states)
+            values = real_numbers(f"what reward {self.title} gives", given, "numbers")
+        else:
+            values = real_numbers(f"reward {self.title}", self.rate[positions], "numbers")
         if values.ndim not in (1, 2) or len(values) != len(states):
             raise ModelError(
-                f"reward {self.description!r} gives an array of shape {values.shape} for {len(states)} states; "
+                f"reward {self.title} gives an array of shape {values.shape} for {len(states)} states; "
                 f"allowed is ({len(states)},) or ({len(states)}, length)."
             )
         return values
@@ -84,14 +94,20 @@ def variable_rewards(space: StateSpace) -> dict[str, Reward]:
 def check_rewards(rewards: Mapping[str, Reward], size: int) -> dict[str, Reward]:
     """Return the rewards as a plain dict; arrays of a wrong length or with non-finite values are refused."""
     checked = {}
+    check_mapping("rewards", rewards, "rewards")
     for name, reward in rewards.items():
+        if not isinstance(reward, Reward):
+            raise ModelError(f"reward {shown(name)} is {shown(reward)}; allowed is a Reward.")
+        if reward._name != name:
+            reward = replace(reward, _name=name)
         if reward.rate is None and not reward.has_impulses:
-            raise ModelError(f"reward {name!r} has neither a rate nor impulses; allowed are one of them or both.")
+            raise ModelError(f"reward {shown(name)} has neither a rate nor impulses; allowed are one of them or both.")
         for field in ("rate", "impulse", "self_loops"):
             given = getattr(reward, field)
             if given is None or callable(given):
                 continue
-            values = np.array(given, dtype=np.float64)
+            what = f"reward {shown(name)}" if field == "rate" else f"{field} of reward {shown(name)}"
+            values = real_numbers(what, given, "numbers, or a function of the states").copy()
             if field == "rate":
                 fits, allowed = values.ndim in (1, 2) and len(values) == size, f"({size},) or ({size}, length)"
             elif field == "impulse":
@@ -99,8 +115,9 @@ def check_rewards(rewards: Mapping[str, Reward], size: int) -> dict[str, Reward]
             else:
                 fits, allowed = values.shape == (size,) and not (values < 0).any(), f"({size},), none negative"
             if not fits or not np.isfinite(values).all():
-                where = f"reward {name!r} has" if field == "rate" else f"{field} of reward {name!r} has"
-                raise ModelError(f"{where} shape {values.shape}; allowed is {allowed}, all finite.")
+                raise ModelError(
+                    f"{what} is {shown(given)}, of shape {values.shape}; allowed is {allowed}, all finite."
+                )
             values.flags.writeable = False
             reward = replace(reward, **{field: values})  # type: ignore[arg-type]
         checked[name] = reward

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ctmc.errors import ModelError, printable
+from ctmc.errors import ModelError, shown
 from ctmc.model.counting import count_on
+from ctmc.model.parameters import LARGEST, check_name, whole_number
 
 SLAB = 1 << 16
 """States per slab wherever something is evaluated state by state."""
@@ -30,6 +31,11 @@ class Variable:
 
     name: str
     length: int | None = None
+
+    def __post_init__(self) -> None:
+        check_name("the name of a variable", self.name)
+        if self.length is not None:
+            whole_number(f"length of variable {shown(self.name)}", self.length, 0, LARGEST)
 
     @property
     def width(self) -> int:
@@ -87,7 +93,7 @@ class StateSpace(ABC):
             If a state is outside the space.
         """
         try:
-            table = np.asarray(states)
+            table = np.asarray(None if np.ma.is_masked(states) else states)
         except ValueError:
             table = np.asarray(None)
         if table.ndim == 0:
@@ -98,7 +104,7 @@ class StateSpace(ABC):
         )
         if table.ndim > 2 or width != self.dimension or not whole:
             raise ModelError(
-                f"state {_short(states)} does not fit: a state has {self.dimension} whole numbers ({self.describe()})."
+                f"state {shown(states)} does not fit: a state has {self.dimension} whole numbers ({self.describe()})."
             )
         rows = np.atleast_2d(table).astype(np.int64)
         positions = self.find(rows)
@@ -166,11 +172,12 @@ class Lattice(StateSpace):
     classes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "limits", tuple(int(limit) for limit in self.limits))
-        if not self.variables:
-            object.__setattr__(self, "variables", (Variable("x", len(self.limits)),))
-        if not self.limits or min(self.limits) < 0 or (self.total is not None and self.total < 0):
-            raise ModelError(f"limits {self.limits} with total {self.total} do not span a lattice; all must be >= 0.")
+        object.__setattr__(self, "limits", _whole_numbers("limits", self.limits))
+        if self.total is not None:
+            object.__setattr__(self, "total", whole_number("total", self.total, 0))
+        if not self.limits or min(self.limits) < 0:
+            raise ModelError(f"limits is {shown(self.limits)}; allowed are one or more whole numbers >= 0.")
+        object.__setattr__(self, "variables", _checked_variables(self.variables, len(self.limits)))
         if self.total is not None and self.total >= sum(self.limits):
             object.__setattr__(self, "total", None)
         self._check_classes()
@@ -178,28 +185,26 @@ class Lattice(StateSpace):
             raise ModelError(
                 f"total is {self.total:,}; allowed are up to {_LARGEST_TOTAL:,}, as counting takes a table."
             )
-        if self.dimension != len(self.limits):
-            raise ModelError(
-                f"the variables name {self.dimension} coordinates, but there are {len(self.limits)} limits."
-            )
         if self.size > np.iinfo(np.int64).max:
-            raise ModelError(f"limits {self.limits} span {self.size:.3g} states, more than 64-bit indices can count.")
+            raise ModelError(
+                f"limits {shown(self.limits)} span about 10^{(self.size.bit_length() - 1) * 0.30103:.0f} states; allowed are up to 2^63 - 1."
+            )
 
     def _check_classes(self) -> None:
-        classes = tuple(int(length) for length in self.classes)
+        classes = _whole_numbers("classes", self.classes)
         classes = () if classes == (1,) * len(self.limits) else classes
         object.__setattr__(self, "classes", classes)
         if not classes:
             return
         if min(classes) < 1 or sum(classes) != len(self.limits):
             raise ModelError(
-                f"classes is {classes}; allowed are lengths >= 1 that sum to the {len(self.limits)} coordinates."
+                f"classes is {shown(classes)}; allowed are lengths >= 1 that sum to the {len(self.limits)} coordinates."
             )
         for first, length in zip(self.firsts, classes, strict=True):
             inside = self.limits[first : first + length]
             if len(set(inside)) > 1:
                 raise ModelError(
-                    f"limits {inside} stand in one ordered class; allowed is the same limit throughout it."
+                    f"limits {shown(inside)} stand in one ordered class; allowed is the same limit throughout it."
                 )
         numbers = self.rooms * len(self.limits) * (max(self.limits) + 2)
         if numbers > _LARGEST_TOTAL:
@@ -372,8 +377,7 @@ class Lattice(StateSpace):
 
     def states(self, indices: Any) -> np.ndarray:
         """Return the states at these positions."""
-        positions = np.atleast_1d(np.asarray(indices, dtype=np.int64))
-        _check_positions(positions, self.size)
+        positions = np.atleast_1d(_checked_positions(indices, self.size))
         if self.classes:
             table = self._ordered_states(positions)
         elif self.total is None:
@@ -429,21 +433,20 @@ class Listed(StateSpace):
 
     def __post_init__(self) -> None:
         try:
-            table = np.array(self.table)  # a copy: it is made read-only
+            table = np.array(None if np.ma.is_masked(self.table) else self.table)  # a copy: it is made read-only
         except ValueError:
             table = np.array(None)
         if table.ndim == 1:
             table = table[:, None]
         large = table.dtype == np.uint64 and table.size and table.max() >= 2**63
         if table.ndim != 2 or not table.size or table.dtype.kind not in "iu" or large:
-            raise ModelError("a table of states is a non-empty two-dimensional array of whole numbers.")
+            raise ModelError(
+                f"the table of states is {shown(self.table)}; allowed are rows of whole numbers of 64 bits, one for each state."
+            )
         table = table.astype(np.int64, copy=False)
         table.flags.writeable = False
         object.__setattr__(self, "table", table)
-        if not self.variables:
-            object.__setattr__(self, "variables", (Variable("x", table.shape[1]),))
-        if self.dimension != table.shape[1]:
-            raise ModelError(f"the variables name {self.dimension} coordinates, but states have {table.shape[1]}.")
+        object.__setattr__(self, "variables", _checked_variables(self.variables, table.shape[1]))
         keys = self._sorted[1]
         doubled = np.flatnonzero(keys[1:] == keys[:-1])
         if doubled.size:
@@ -491,8 +494,7 @@ class Listed(StateSpace):
 
     def states(self, indices: Any) -> np.ndarray:
         """Return rows of the table."""
-        positions = np.asarray(indices, dtype=np.int64)
-        _check_positions(positions, self.size)
+        positions = _checked_positions(indices, self.size)
         return np.asarray(self.table[positions])
 
     def describe(self) -> str:
@@ -517,12 +519,39 @@ def _convolve_box(counts: Sequence[int], limit: int) -> list[int]:
     return result
 
 
-def _check_positions(positions: np.ndarray, size: int) -> None:
+def _checked_positions(given: Any, size: int) -> np.ndarray:
+    """Return one position, or an array of them, as int64."""
+    try:
+        positions = np.asarray(None if np.ma.is_masked(given) else given)
+    except ValueError:
+        positions = np.asarray(None)
+    if positions.dtype.kind not in "iu" and positions.size:
+        raise ModelError(f"position {shown(given)} is no whole number; allowed is 0 to {size - 1}.")
     bad = positions[(positions < 0) | (positions >= size)]
     if bad.size:
         raise ModelError(f"position {bad.flat[0]} is outside the state space; allowed is 0 to {size - 1}.")
+    return positions.astype(np.int64, copy=False)
 
 
-def _short(value: object) -> str:
-    text = printable(value)
-    return text if len(text) < 80 else text[:77] + "..."
+def _whole_numbers(name: str, given: Any) -> tuple[int, ...]:
+    """Return whole numbers as a tuple."""
+    known = isinstance(given, list | tuple | range | np.ndarray) and getattr(given, "ndim", 1) == 1
+    items: list[Any] = list(given) if known else [None]
+    if not all(isinstance(item, int | np.integer) and not isinstance(item, bool) for item in items):
+        raise ModelError(f"{name} is {shown(given)}; allowed are whole numbers, such as (3, 2).")
+    return tuple(int(item) for item in items)
+
+
+def _checked_variables(given: Any, width: int) -> tuple[Variable, ...]:
+    """Return the names of `width` coordinates, ``x`` where there are none."""
+    if not isinstance(given, list | tuple) or not all(isinstance(one, Variable) for one in given):
+        raise ModelError(f"variables is {shown(given)}; allowed is a tuple of Variable.")
+    variables = tuple(given) or (Variable("x", width),)
+    names = [variable.name for variable in variables]
+    if len(set(names)) < len(names):
+        doubled = next(name for name in names if names.count(name) > 1)
+        raise ModelError(f"variables has the name {shown(doubled)} twice; allowed are different ones.")
+    if sum(variable.width for variable in variables) != width:
+        count = shown(sum(variable.width for variable in variables))
+        raise ModelError(f"the variables name {count} coordinates; allowed are {width}, as states have.")
+    return variables

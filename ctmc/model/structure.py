@@ -86,7 +86,7 @@ def structure(model: Generator | QBD) -> dict[str, Any]:
     if isinstance(model, QBD):
         return _of_queue(model)
     if not isinstance(model, Generator):
-        raise ModelError(f"a structure report is asked of a {type(model).__name__}; allowed are Generator and QBD.")
+        raise ModelError(f"model is a {type(model).__name__}; allowed are Generator and QBD.")
     columns = model.space.dimension + (model.space.dimension > 1)
     needed = 20 * model.entries + (8 * columns + 40) * model.size
     if model.representation != PLAIN:

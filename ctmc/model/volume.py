@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ctmc.errors import ModelError
 from ctmc.model.generator import Generator
+from ctmc.model.parameters import whole_number
 from ctmc.model.shared import border, slab_begins, slabs_of, transitions_before
 from ctmc.model.streamed import SLAB_STATES, StreamedTransitions
 from ctmc.ranks import ALONE
@@ -110,8 +110,7 @@ def volume(model: Generator, count: int, counted: int = COUNTED) -> Volume:
     >>> found.ghosts.tolist(), found.messages.tolist()
     ([100, 199, 198, 86], [1, 2, 2, 1])
     """
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-        raise ModelError(f"the number of ranks is {count!r}; allowed is a whole number from 1 on.")
+    whole_number("the number of ranks", count, 1)
     if model.size <= counted:
         begins, entries = _counted_borders(model, int(count))
         reads = [_read(model, begins, rank) for rank in range(count)]

@@ -16,8 +16,10 @@ import secrets
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from ctmc.errors import StorageError, printable
+from ctmc.errors import ModelError, StorageError, printable, shown
+from ctmc.model.parameters import check_truth
 
 _NAME_BYTES = 255  # the longest file name that common file systems take
 _NO_SUPPORT = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM}
@@ -51,7 +53,8 @@ def replace_file(path: str | os.PathLike[str], write: Callable[[Path], None], *,
     >>> [file.name for file in folder.iterdir()]
     ['answer.txt']
     """
-    path = Path(path)
+    path = checked_path(path)
+    check_truth("overwrite", overwrite)
     try:
         _replace_file(path, write, overwrite)
     except StorageError:
@@ -62,6 +65,13 @@ def replace_file(path: str | os.PathLike[str], write: Callable[[Path], None], *,
         ) from error
     except OSError as error:
         raise StorageError(f"Cannot write {printable(path)}: {failure_reason(error)}.") from error
+
+
+def checked_path(given: Any) -> Path:
+    """Return the path of a file; raise `ModelError` for anything but text and path-like objects of text."""
+    if not isinstance(given, str | os.PathLike) or not isinstance(os.fspath(given), str) or not os.fspath(given):
+        raise ModelError(f"path is {shown(given)}; allowed is the path of a file, as text or pathlib.Path.")
+    return Path(given)
 
 
 def failure_reason(error: BaseException) -> str:

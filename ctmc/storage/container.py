@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctmc.errors import StorageError, printable
-from ctmc.storage.atomic import failure_reason, replace_file
+from ctmc.model.parameters import check_function, check_truth
+from ctmc.storage.atomic import checked_path, failure_reason, replace_file
 from ctmc.storage.gate import RESERVED, Chunk, ChunkReader, StoredArray, StoredFile, created, opened, shown
 from ctmc.storage.hash_tree import (
     DIGEST_BYTES,
@@ -155,7 +156,9 @@ def write_container(
     StorageError
         Bad manifest or array, a file that may not be replaced, missing folder, full disk; the old file is whole then.
     """
-    path = Path(path)
+    path = checked_path(path)
+    check_truth("overwrite", overwrite)
+    check_function("progress", progress, "a function of the bytes done and to do")
     with _one_sentence("write", path):
         _checked_kind(kind)
         text = encode_manifest(manifest)
@@ -316,7 +319,7 @@ def open_container(path: str | os.PathLike[str], kinds: Sequence[str]) -> OpenCo
     path, kinds
         As for `read_container`.
     """
-    path = Path(path)
+    path = checked_path(path)
     with _one_sentence("read", path), opened(path) as file:
         kind, stored = _header(file)
         if kind not in kinds:

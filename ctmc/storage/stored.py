@@ -22,6 +22,7 @@ from ctmc.model import products
 from ctmc.model.generator import Generator
 from ctmc.model.laws import check_exit_rates
 from ctmc.model.memory import format_size, memory_limit
+from ctmc.model.parameters import whole_number
 from ctmc.model.products import compiled
 from ctmc.model.qbd import QBD
 from ctmc.model.state_space import Lattice, StateSpace
@@ -98,6 +99,7 @@ def open_model(path: str | os.PathLike[str], *, keep: int = 0, progress: Progres
     ...     stored.forward(np.array([0.5, 0.5])).tolist(), stored.representation
     ([0.5, -0.5], 'stored rows')
     """
+    whole_number("keep", keep, 0)
     file = open_container(path, KINDS)
     rows = {name for name in file.stored if name.startswith("rates/")}
     weights = file.stored.get("rates/weights")
