@@ -10,11 +10,11 @@ import numpy as np
 
 import ctmc
 from builders._factors import BLOCK, Event, product_rows
-from ctmc.errors import ModelError, printable
+from ctmc.errors import ModelError, shown
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import positive_rate, whole_number
+from ctmc.model.parameters import number, positive_rate, whole_number
 from ctmc.model.rerating import on_the_structure_of
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
@@ -180,12 +180,9 @@ def coxian_tandem(
 
 
 def _probability(given: Any) -> float:
-    try:
-        chosen = float(given)
-    except (TypeError, ValueError):
-        chosen = float("nan")
+    chosen = number(given)
     if not 0 < chosen <= 1:
-        raise ModelError(f"second_phase_probability is {printable(repr(given))}; allowed is a number above 0, up to 1.")
+        raise ModelError(f"second_phase_probability is {shown(given)}; allowed is a number above 0, up to 1.")
     return chosen
 
 

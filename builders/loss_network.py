@@ -11,7 +11,7 @@ import numpy as np
 
 import ctmc
 from builders._rows import bytes_of_rows, compressed_rows
-from ctmc.errors import ModelError, printable
+from ctmc.errors import ModelError, shown
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
@@ -177,7 +177,7 @@ def _states(design: _Design) -> np.ndarray:
 
 
 def _design(capacities: Any, circuits: Any, arrival_rates: Any, service_rates: Any) -> _Design:
-    given = [capacities] if np.ndim(capacities) == 0 else list(capacities)
+    given = list(capacities) if isinstance(capacities, Sequence | np.ndarray) and np.size(capacities) else [capacities]
     sizes = np.array([whole_number("capacities", size, 1) for size in given], dtype=np.int64)
     if not sizes.size:
         raise ModelError("capacities is empty; allowed is a whole number >= 1 for each link.")
@@ -201,7 +201,7 @@ def _circuits(given: Any, routes: int, capacities: np.ndarray) -> np.ndarray:
     if routes == 1 and table.size == len(capacities):
         table = table.reshape(1, -1)
     if table.dtype.kind not in "iu" or table.shape != (routes, len(capacities)):
-        raise ModelError(f"circuits is {printable(repr(given))}; {allowed}.")
+        raise ModelError(f"circuits is {shown(given)}; {allowed}.")
     bad = (table < 0) | (table > capacities)
     if bad.any():
         route, link = np.argwhere(bad)[0]

@@ -14,7 +14,7 @@ from ctmc.errors import ModelError
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import positive_rate, positive_rates, whole_number
+from ctmc.model.parameters import each, positive_rate, positive_rates, whole_number
 from ctmc.model.products import compiled, compiled_parallel
 from ctmc.model.rerating import on_the_structure_of, rates_by_event
 from ctmc.model.reward import Reward
@@ -278,14 +278,8 @@ def _limits(stations: int, capacity: int | Sequence[int] | None, total_capacity:
         whole_number("total_capacity", total_capacity, 1)
     if capacity is None:
         chosen: list[Any] = [total_capacity] * stations
-    elif np.ndim(capacity) == 0:
-        chosen = [capacity] * stations
     else:
-        chosen = list(capacity)  # type: ignore[arg-type]
-        if len(chosen) != stations:
-            raise ModelError(
-                f"capacity has {len(chosen)} numbers; allowed is one, or one for each of {stations} stations."
-            )
+        chosen = each("capacity", capacity, stations, f"{stations} stations")
     for limit in chosen:
         whole_number("capacity", limit, 1)
     return tuple(int(limit) if total_capacity is None else min(int(limit), total_capacity) for limit in chosen)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 import ctmc
-from ctmc.errors import ModelError, printable
+from ctmc.errors import ModelError, shown
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import positive_rate, whole_number
+from ctmc.model.parameters import number, positive_rate, whole_number
 from ctmc.model.rerating import on_the_structure_of
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Listed, Variable
@@ -215,12 +215,9 @@ def workstation_cluster(
 
 def _required(share: Any, workstations: int) -> int:
     """Return how many connected workstations are the minimum quality of service."""
-    try:
-        chosen = float(share)
-    except (TypeError, ValueError):
-        chosen = float("nan")
+    chosen = number(share)
     if not 0 < chosen <= 1:
-        raise ModelError(f"required_share is {printable(repr(share))}; allowed is a number above 0, up to 1.")
+        raise ModelError(f"required_share is {shown(share)}; allowed is a number above 0, up to 1.")
     return math.floor(chosen * workstations)
 
 

@@ -7,6 +7,7 @@ Every message is one sentence that names the field or state, its value, and what
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -86,6 +87,27 @@ def printable(text: object) -> str:
     )
 
 
+def shown(value: object, most: int = 100) -> str:
+    r"""Return a value as one line for a message, the middle of a long one left out.
+
+    Examples
+    --------
+    >>> shown("a\n"), shown([0.5] * 1000, most=30)
+    ("'a\\n'", '[0.5, 0.5, 0.5 .. 0.5, 0.5]')
+    """
+    try:
+        text = re.sub(r"\n\s*", " ", repr(value))  # NumPy writes an array in several lines
+    except Exception:  # repr of the user's own class, or a number of more digits than Python writes
+        text = f"a value of type {type(value).__name__} that cannot be shown"
+    return _cut(printable(text), most)
+
+
+def _cut(text: str, most: int = 100) -> str:
+    return (
+        text if len(text) <= most else f"{text[: most // 2 - 1].rstrip(', ')} .. {text[3 - most // 2 :].lstrip(', ')}"
+    )
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameError:
     """Return the error for a name that does not exist, with close names, or all of them when few.
 
@@ -95,7 +117,7 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameEr
     There is no solver 'gmress'; did you mean 'gmres'?
     """
     known = sorted(known)
-    text = printable(name)
+    text = _cut(printable(name))
     close = difflib.get_close_matches(text, known, n=3, cutoff=0.6)
     if close:
         hint = "did you mean " + " or ".join(repr(match) for match in close) + "?"

@@ -12,9 +12,9 @@ import numpy as np
 import ctmc
 from builders.supermarket.rank import best_within
 from ctmc.defaults import SMALL
-from ctmc.errors import ModelError, SolveError, printable
+from ctmc.errors import ModelError, SolveError, shown
 from ctmc.model.generator import Generator
-from ctmc.model.parameters import positive_rate, positive_rates, whole_number
+from ctmc.model.parameters import number, positive_rate, positive_rates, whole_number
 from ctmc.solution import Solution, flat_measures
 
 LEAST_ERROR, MOST_ERROR = 1e-10, 0.1
@@ -157,7 +157,7 @@ def find_capacity(
     largest = whole_number("largest_capacity", largest_capacity, 1)
     if parameters.get("total_capacity") is not None:
         raise ModelError(
-            f"total_capacity is {parameters['total_capacity']!r}, but capacity is 'auto'; allowed is no total capacity, which "
+            f"total_capacity is {shown(parameters['total_capacity'])}, but capacity is 'auto'; allowed is no total capacity, which "
             "is a limit of its own."
         )
     growth = _Growth(
@@ -167,13 +167,10 @@ def find_capacity(
 
 
 def _checked_error(given: Any) -> float:
-    try:
-        error = float(given)
-    except (TypeError, ValueError):
-        error = math.nan
+    error = number(given)
     if not LEAST_ERROR <= error <= MOST_ERROR:
         raise ModelError(
-            f"truncation_error is {printable(repr(given))}; allowed is a number from {LEAST_ERROR:g} to {MOST_ERROR:g}."
+            f"truncation_error is {shown(given)}; allowed is a number from {LEAST_ERROR:g} to {MOST_ERROR:g}."
         )
     return error
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ctmc.errors import ModelError, printable, unknown_name
+from ctmc.errors import ModelError, printable, shown, unknown_name
 from ctmc.model.streamed import streaming
 
 if TYPE_CHECKING:
@@ -114,15 +114,17 @@ def plain(name: str, value: Any) -> Any:
     """
     if isinstance(value, Mapping):
         return {_key(name, key): plain(name, item) for key, item in value.items()}
-    if isinstance(value, list | tuple | np.ndarray):
+    if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim):
         return [plain(name, item) for item in value]
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         value = value.item()
     if callable(value):
         return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__name__)}"
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise ModelError(f"{name} has a value of type {type(value).__name__}; allowed are numbers, text and lists of them.")
+    raise ModelError(
+        f"{name} has the value {shown(value)}, of type {type(value).__name__}; allowed are numbers, text and lists of them."
+    )
 
 
 def _key(name: str, key: Any) -> str:
