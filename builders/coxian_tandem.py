@@ -10,11 +10,10 @@ import numpy as np
 
 import ctmc
 from builders._factors import BLOCK, Event, product_rows
-from ctmc.errors import ModelError, shown
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import number, positive_rate, whole_number
+from ctmc.model.parameters import positive_rate, real_number, whole_number
 from ctmc.model.rerating import on_the_structure_of
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
@@ -136,7 +135,9 @@ def coxian_tandem(
         positive_rate("second_phase_rate", second_phase_rate),
     )
     service = positive_rate("service_rate", service_rate)
-    again = _probability(second_phase_probability)
+    again = real_number(
+        "second_phase_probability", second_phase_probability, lambda value: 0 < value <= 1, "a number above 0, up to 1"
+    )
 
     space = Lattice((2 * places, places), variables=(Variable("stage"), Variable("second_queue")))
     entries = 7 * places**2 + 3 * places - 1
@@ -177,13 +178,6 @@ def coxian_tandem(
             "network_full": np.repeat(stage == 2 * places, places + 1) & full_second,
         },
     )
-
-
-def _probability(given: Any) -> float:
-    chosen = number(given)
-    if not 0 < chosen <= 1:
-        raise ModelError(f"second_phase_probability is {shown(given)}; allowed is a number above 0, up to 1.")
-    return chosen
 
 
 def _rerate(model: Generator, old: Mapping[str, Any], new: Mapping[str, Any]) -> Generator:

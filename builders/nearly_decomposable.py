@@ -12,11 +12,10 @@ import numpy as np
 
 import ctmc
 from builders._rows import bytes_of_rows, compressed_rows
-from ctmc.errors import ModelError, shown
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import number, positive_rate, whole_number
+from ctmc.model.parameters import positive_rate, real_number, whole_number
 from ctmc.model.rerating import on_the_structure_of
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
@@ -223,9 +222,8 @@ nearly_decomposable.rerate = _rerate  # what `with_rates` does in place of a bui
 def _design(blocks: Any, block_size: Any, coupling: Any, seed: Any, neighbours: Any, decades: Any) -> _Design:
     count, size = whole_number("blocks", blocks, 1), whole_number("block_size", block_size, 1)
     near = min(whole_number("neighbours", neighbours, 1), size - 1)
-    spread = number(decades)
-    if not 0 <= spread <= _MOST_DECADES:
-        raise ModelError(f"decades is {shown(decades)}; allowed is a number from 0 to {_MOST_DECADES:g}.")
+    allowed = f"a number from 0 to {_MOST_DECADES:g}"
+    spread = real_number("decades", decades, lambda value: 0 <= value <= _MOST_DECADES, allowed)
     return _Design(
         count, size, positive_rate("coupling", coupling), near, spread, whole_number("seed", seed, 0, 2**63 - 1)
     )

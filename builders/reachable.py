@@ -13,7 +13,7 @@ from ctmc.errors import ModelError, printable, shown
 from ctmc.model.distribution import Distribution, distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import limited_memory, memory_limit, require_memory
-from ctmc.model.parameters import switch, whole_number
+from ctmc.model.parameters import check_truth, whole_number
 from ctmc.model.products import compiled
 from ctmc.model.state_space import SLAB, Listed, Variable
 
@@ -106,7 +106,7 @@ def reachable(
     On the command line: ``ctmc build reachable --transitions module:function --initial 0,0 --allow-code -o model.h5``
     """
     most = whole_number("max_states", max_states, 1)
-    vectorized = switch("vectorized", vectorized)
+    check_truth("vectorized", vectorized)
     if hasattr(transitions, "is_directed") and hasattr(transitions, "edges"):
         if vectorized:
             raise ModelError("vectorized is given with a graph; it is for functions.")

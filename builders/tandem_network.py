@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,6 +22,8 @@ from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
 from ctmc.model.streamed import is_streaming, made
 from ctmc.model.transitions import FloatTransitions
+
+_MOST_STATIONS = 1000  # where one job has more places than that, counting the transitions takes longer than it is worth
 
 _CHUNK = 1 << 14
 """States that one thread enumerates from one start."""
@@ -262,9 +265,13 @@ def _fill(
 def _entries(limits: Sequence[int], total: int | None) -> int:
     """Return the number of transitions: for each event, the states in which it can happen."""
 
+    @functools.cache
+    def count(tops: tuple[int, ...]) -> int:
+        return Lattice(tops, total=None if total is None else total - 1).size
+
     def states(*one_less: int) -> int:
-        tops = [limit - (i in one_less) for i, limit in enumerate(limits)]
-        return Lattice(tuple(tops), total=None if total is None else total - 1).size
+        # how many states there are does not depend on the order of the stations
+        return count(tuple(sorted(limit - (i in one_less) for i, limit in enumerate(limits))))
 
     moves = sum(states(i, i + 1) for i in range(len(limits) - 1))
     return states(0) + moves + states(len(limits) - 1)
@@ -272,6 +279,8 @@ def _entries(limits: Sequence[int], total: int | None) -> int:
 
 def _limits(stations: int, capacity: int | Sequence[int] | None, total_capacity: int | None) -> tuple[int, ...]:
     """Return the most jobs at each station."""
+    if stations > _MOST_STATIONS:
+        raise ModelError(f"service_rates has {stations:,} numbers; allowed are up to {_MOST_STATIONS:,}.")
     if capacity is None and total_capacity is None:
         raise ModelError("capacity and total_capacity are both missing; give one of them, or both.")
     if total_capacity is not None:

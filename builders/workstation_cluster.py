@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 import ctmc
-from ctmc.errors import ModelError, shown
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import number, positive_rate, whole_number
+from ctmc.model.parameters import positive_rate, real_number, whole_number
 from ctmc.model.rerating import on_the_structure_of
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Listed, Variable
@@ -215,9 +214,7 @@ def workstation_cluster(
 
 def _required(share: Any, workstations: int) -> int:
     """Return how many connected workstations are the minimum quality of service."""
-    chosen = number(share)
-    if not 0 < chosen <= 1:
-        raise ModelError(f"required_share is {shown(share)}; allowed is a number above 0, up to 1.")
+    chosen = real_number("required_share", share, lambda value: 0 < value <= 1, "a number above 0, up to 1")
     return math.floor(chosen * workstations)
 
 

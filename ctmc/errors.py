@@ -7,7 +7,7 @@ Every message is one sentence that names the field or state, its value, and what
 from __future__ import annotations
 
 import difflib
-import re
+import reprlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -87,25 +87,26 @@ def printable(text: object) -> str:
     )
 
 
-def shown(value: object, most: int = 100) -> str:
-    r"""Return a value as one line for a message, the middle of a long one left out.
+_LONGEST = 80
+_BRIEF = reprlib.Repr()
+_BRIEF.maxlist = _BRIEF.maxtuple = _BRIEF.maxarray = _BRIEF.maxdict = _BRIEF.maxset = _BRIEF.maxfrozenset = 8
+_BRIEF.maxstring = _BRIEF.maxother = _LONGEST
+
+
+def shown(value: object) -> str:
+    r"""Return a value that a user gave as it stands in a sentence: on one line, escaped, and cut where it is long.
 
     Examples
     --------
-    >>> shown("a\n"), shown([0.5] * 1000, most=30)
-    ("'a\\n'", '[0.5, 0.5, 0.5 .. 0.5, 0.5]')
+    >>> shown([1.5, None]), shown("a\x1b[31mb"), len(shown("x" * 1000))
+    ('[1.5, None]', "'a\\x1b[31mb'", 80)
     """
     try:
-        text = re.sub(r"\n\s*", " ", repr(value))  # NumPy writes an array in several lines
-    except Exception:  # repr of the user's own class, or a number of more digits than Python writes
-        text = f"a value of type {type(value).__name__} that cannot be shown"
-    return _cut(printable(text), most)
-
-
-def _cut(text: str, most: int = 100) -> str:
-    return (
-        text if len(text) <= most else f"{text[: most // 2 - 1].rstrip(', ')} .. {text[3 - most // 2 :].lstrip(', ')}"
-    )
+        text = _BRIEF.repr(value)
+    except ValueError:  # a whole number of more digits than Python writes
+        text = f"a very large {type(value).__name__}"
+    text = printable(" ".join(text.split()) if "\n" in text else text)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameError:
@@ -117,7 +118,7 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameEr
     There is no solver 'gmress'; did you mean 'gmres'?
     """
     known = sorted(known)
-    text = _cut(printable(name))
+    text = (printable(name) if isinstance(name, str) else shown(name))[:_LONGEST]
     close = difflib.get_close_matches(text, known, n=3, cutoff=0.6)
     if close:
         hint = "did you mean " + " or ".join(repr(match) for match in close) + "?"

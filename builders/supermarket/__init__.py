@@ -31,7 +31,7 @@ from ctmc.errors import ModelError, shown
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import each, switch, whole_number
+from ctmc.model.parameters import check_truth, each, whole_number
 from ctmc.model.recipe import code_is_allowed
 from ctmc.model.rerating import on_the_structure_of
 from ctmc.model.reward import Reward
@@ -96,10 +96,18 @@ def _design(
     limits = tuple(
         whole_number("capacity", limit, 1) for limit in each("capacity", capacity, servers, f"the {servers} servers")
     )
+    if not lump:  # what spans too many states is told before the tables are made
+        Lattice(limits, total_capacity)
+    # exact fractions of numbers with choices x log2(servers) binary digits
+    require_memory(
+        f"the table of shares of {servers:,} servers and {choices:,} choices",
+        (servers + 1) ** 2 * (160 + choices * servers.bit_length() // 4),
+    )
     table = shared_probabilities(servers, int(choices), sampling)
     portions = np.array([[float(share) for share in row] for row in table])
     shares = total_rate * portions
-    if switch("lump", lump):
+    check_truth("lump", lump)
+    if lump:
         classes = server_classes(rates, liked, limits)
         if not classes.trivial:
             order = list(classes.order)
@@ -406,26 +414,27 @@ def supermarket(
     design = _design(
         service_rates, arrival_rate, choices, capacity, preferences, weights, sampling, overflow, total_capacity, lump
     )
+    space, size, begin, servers = design.space, design.space.size, [0] * len(design.rates), len(design.rates)
+    lumped = design.classes is not None
+    box = not lumped and space.total is None
+    # in a box a share 1 / (K + 1) of the states lies on each face; a total cap only takes more away
+    entries = largest_entries(space) if lumped else int(2 * size * sum(limit / (limit + 1) for limit in design.limits))
+    if not is_streaming():
+        need = (servers + 8) * size if box else (6 if lumped else 5) * entries + 40 * size
+        require_memory(f"the {'lumped ' if lumped else ''}supermarket model", need, states=size, entries=entries)
+    require_memory("the table of selection values", 100 * servers * (max(design.limits) + 1))
     keys = _keys(design, selection, ties, overflow)
     if measured_by is not None:
         selection_table(measured_by, design.limits, design.rates, design.preferences, design.weights, "measured_by")
-    space, size, begin = design.space, design.space.size, [0] * len(design.rates)
-    if design.classes is not None:
-        entries = largest_entries(space)
-        if not is_streaming():
-            require_memory("the lumped supermarket model", 6 * entries + 40 * size, states=size, entries=entries)
+    if lumped:
         rows, count = lumped_rows(space, keys, design.portions, design.rates, design.arrival_rate)
         return Generator(space, made(size, rows, count, block=BLOCK), initial=distribution(space, begin))
-    # in a box a share 1 / (K + 1) of the states lies on each face; a total cap only takes more away
-    entries = int(2 * size * sum(limit / (limit + 1) for limit in design.limits))
-    if space.total is None:
-        if not is_streaming():
-            require_memory("the supermarket model", (len(design.rates) + 8) * size, states=size, entries=entries)
+    if box:
         found = lattice_transitions(space, keys, design.probabilities, design.arrival_rate, design.rates)
         if found is not None:
             return Generator(space, found, initial=distribution(space, begin))
-    if not is_streaming():
-        require_memory("the supermarket model", 5 * entries + 40 * size, states=size, entries=entries)
+        if not is_streaming():
+            require_memory("the supermarket model", 5 * entries + 40 * size, states=size, entries=entries)
     rows = partial(transitions, space, keys, design.shares, design.rates)
     return Generator(space, made(size, rows, block=BLOCK), initial=distribution(space, begin))
 

@@ -59,7 +59,7 @@ def checked_arrivals(
     if sampling == "without_replacement":
         whole_number("choices", choices, 1, servers, "sampling is without replacement")
     else:
-        whole_number("choices", choices, 1, 1_000_000)
+        whole_number("choices", choices, 1, 10_000)
     if total_capacity is not None:
         whole_number("total_capacity", total_capacity, 1)
     return total_rate

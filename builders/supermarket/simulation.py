@@ -16,7 +16,7 @@ from builders.supermarket.rank import stability_notes
 from builders.supermarket.selection import SELECTIONS, grouped, tie_rules
 from ctmc.errors import ModelError, shown
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import choice, numbers, switch, whole_number
+from ctmc.model.parameters import check_truth, choice, numbers, whole_number
 from ctmc.simulation import Estimate, Monitor, Plan, checked_discount, replicate
 
 DETAILED = 1000
@@ -325,7 +325,10 @@ def _values(
 
 
 def _switch(name: str, given: Any, default: bool) -> bool:
-    return default if given is None else switch(name, given)
+    if given is None:
+        return default
+    check_truth(name, given)
+    return bool(given)
 
 
 def _notes(

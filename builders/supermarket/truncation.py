@@ -14,7 +14,7 @@ from builders.supermarket.rank import best_within
 from ctmc.defaults import SMALL
 from ctmc.errors import ModelError, SolveError, shown
 from ctmc.model.generator import Generator
-from ctmc.model.parameters import number, positive_rate, positive_rates, whole_number
+from ctmc.model.parameters import positive_rate, positive_rates, real_number, whole_number
 from ctmc.solution import Solution, flat_measures
 
 LEAST_ERROR, MOST_ERROR = 1e-10, 0.1
@@ -167,12 +167,8 @@ def find_capacity(
 
 
 def _checked_error(given: Any) -> float:
-    error = number(given)
-    if not LEAST_ERROR <= error <= MOST_ERROR:
-        raise ModelError(
-            f"truncation_error is {shown(given)}; allowed is a number from {LEAST_ERROR:g} to {MOST_ERROR:g}."
-        )
-    return error
+    allowed = f"a number from {LEAST_ERROR:g} to {MOST_ERROR:g}"
+    return real_number("truncation_error", given, lambda error: LEAST_ERROR <= error <= MOST_ERROR, allowed)
 
 
 def _first_capacity(

@@ -1,9 +1,10 @@
-"""Checks of numbers that users give to builders: one sentence for what is wrong."""
+"""Checks of what users give: numbers, names and switches; one sentence for what is wrong."""
 
 from __future__ import annotations
 
-import numbers as numbers_module
-from collections.abc import Sequence
+import numbers as kinds
+from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,70 @@ LARGEST_NUMBER = 2**53
 """Whole numbers beyond are not exact in float64, and overflow 64 bits where they are multiplied."""
 
 
-def numbers(name: str, given: Any, allowed: str) -> np.ndarray:
-    """Return a parameter as a vector of float64; one number makes a vector of length 1.
+def real_numbers(name: str, given: Any, allowed: str) -> np.ndarray:
+    """Return numbers of any shape as an array of float64.
 
-    Text, None and truth values are no numbers, whatever NumPy makes of them.
+    NumPy alone would drop imaginary parts, uncover what is masked, and make numbers of text, times, records and None.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument, the subject of the message.
+    given
+        What the user gave.
+    allowed : str
+        What is allowed, for the message: "allowed are ..".
+
+    Raises
+    ------
+    ModelError
+        If it is not made of real numbers and truth values alone.
+
+    Examples
+    --------
+    >>> real_numbers("times", [1, 2.5], "numbers").tolist()
+    [1.0, 2.5]
+    """
+    if isinstance(given, np.ndarray) and given.dtype == np.float64 and not np.ma.is_masked(given):
+        return np.asarray(given)
+    try:
+        array = np.asarray(None if np.ma.is_masked(given) else given)
+        real = array.dtype.kind in "biuf" or (
+            array.dtype.kind == "O" and all(isinstance(item, kinds.Real | Decimal) for item in array.flat)
+        )
+        if real:
+            return np.asarray(array, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ModelError(f"{name} is {shown(given)}; allowed are {allowed}.")
+
+
+def real_number(name: str, given: Any, fits: Callable[[float], bool], allowed: str) -> float:
+    """Return one number, neither text nor True, for which `fits` holds.
+
+    Examples
+    --------
+    >>> real_number("discount", 2, lambda value: value > 0, "a positive number")
+    2.0
+    """
+    if isinstance(given, int | float | np.integer | np.floating) and not isinstance(given, bool):
+        try:
+            value = float(given)
+        except OverflowError:
+            value = float("nan")
+        if fits(value):
+            return value
+    raise ModelError(f"{name} is {shown(given)}; allowed is {allowed}.")
+
+
+def check_truth(name: str, given: Any) -> None:
+    """Raise `ModelError` unless something is true or false."""
+    if not isinstance(given, bool | np.bool_):
+        raise ModelError(f"{name} is {shown(given)}; allowed are True and False.")
+
+
+def numbers(name: str, given: Any, allowed: str) -> np.ndarray:
+    """Return a parameter as a vector of float64; one number makes a vector of length 1, and true and false are none.
 
     Parameters
     ----------
@@ -35,12 +96,9 @@ def numbers(name: str, given: Any, allowed: str) -> np.ndarray:
     ModelError
         If it is not a non-empty vector of numbers.
     """
-    try:
-        if not _all_numbers(given):
-            raise TypeError
-        vector = np.atleast_1d(np.asarray(given, dtype=np.float64))
-    except (TypeError, ValueError, OverflowError):
-        raise ModelError(f"{name} is {shown(given)}; allowed are {allowed}.") from None
+    vector = np.atleast_1d(real_numbers(name, given, allowed))
+    if _has_switch(given):
+        raise ModelError(f"{name} is {shown(given)}; allowed are {allowed}.")
     if not vector.size:
         raise ModelError(f"{name} is empty; allowed are {allowed}.")
     if vector.ndim != 1:
@@ -74,25 +132,9 @@ def check_magnitude(name: str, rates: np.ndarray) -> None:
         )
 
 
-def number(given: Any) -> float:
-    """Return one number as a float, NaN for anything else.
-
-    Examples
-    --------
-    >>> number(2), number("2"), number(True), number([2])
-    (2.0, nan, nan, nan)
-    """
-    try:
-        return float(given) if _is_number(given) else float("nan")
-    except OverflowError:  # of more than 308 digits
-        return float("nan")
-
-
 def positive_rate(name: str, given: Any) -> float:
     """Return a parameter as one positive, finite rate."""
-    rate = number(given)
-    if not (rate > 0 and np.isfinite(rate)):
-        raise ModelError(f"{name} is {shown(given)}; allowed is a positive, finite rate.")
+    rate = real_number(name, given, lambda value: 0 < value < np.inf, "a positive, finite rate")
     check_magnitude(name, np.array([rate]))
     return rate
 
@@ -108,13 +150,6 @@ def choice(name: str, given: Any, choices: Sequence[str]) -> str:
     if not isinstance(given, str) or given not in choices:
         raise unknown_name(f"value of {name}", given, choices)
     return given
-
-
-def switch(name: str, given: Any) -> bool:
-    """Return a parameter that is true or false."""
-    if not isinstance(given, bool | np.bool_):
-        raise ModelError(f"{name} is {shown(given)}; allowed are true and false.")
-    return bool(given)
 
 
 def each(name: str, given: Any, count: int, of: str) -> list[Any]:
@@ -152,13 +187,10 @@ def whole_number(name: str, given: Any, least: int, most: int | None = None, why
     return int(given)
 
 
-def _all_numbers(given: Any) -> bool:
-    """Return whether there is nothing but numbers in a value or its lists; raises ValueError where rows differ in length."""
-    kind = np.asarray(given).dtype.kind
-    if kind != "O" and not isinstance(given, list | tuple):
-        return kind in "iuf"
-    return kind in "iufO" and all(_is_number(item) for item in np.asarray(given, dtype=object).ravel())
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers_module.Real) and not isinstance(value, bool | np.bool_)
+def _has_switch(given: Any) -> bool:
+    """Return whether there is a truth value in what was given, at any depth."""
+    if isinstance(given, list | tuple):
+        kinds_of_items = set(map(type, given))
+        nested = kinds_of_items & {list, tuple, np.ndarray}
+        return bool(kinds_of_items & {bool, np.bool_}) or (bool(nested) and any(map(_has_switch, given)))
+    return isinstance(given, bool | np.bool_) or (isinstance(given, np.ndarray) and given.dtype.kind == "b")

@@ -7,6 +7,7 @@ tables, so nothing is stored per state.  A `Listed` space is a table of states i
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ctmc.errors import ModelError, printable
+from ctmc.errors import ModelError, printable, shown
 from ctmc.model.counting import count_on
 
 SLAB = 1 << 16
@@ -174,16 +175,20 @@ class Lattice(StateSpace):
         if self.total is not None and self.total >= sum(self.limits):
             object.__setattr__(self, "total", None)
         self._check_classes()
-        if self.total is not None and self.total > _LARGEST_TOTAL:
+        if self.total is not None and self.total * len(self.limits) > _LARGEST_TOTAL:
             raise ModelError(
-                f"total is {self.total:,}; allowed are up to {_LARGEST_TOTAL:,}, as counting takes a table."
+                f"total is {self.total:,} for {len(self.limits)} coordinates; allowed are up to "
+                f"{_LARGEST_TOTAL // len(self.limits):,}, as counting takes a table."
             )
         if self.dimension != len(self.limits):
             raise ModelError(
                 f"the variables name {self.dimension} coordinates, but there are {len(self.limits)} limits."
             )
         if self.size > np.iinfo(np.int64).max:
-            raise ModelError(f"limits {self.limits} span {self.size:.3g} states, more than 64-bit indices can count.")
+            raise ModelError(
+                f"the states are too many: {shown(self.limits)} as largest coordinates span about "
+                f"10^{round(math.log10(self.size))} states; allowed are up to 2^63 - 1."
+            )
 
     def _check_classes(self) -> None:
         classes = tuple(int(length) for length in self.classes)
