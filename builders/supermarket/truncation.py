@@ -209,7 +209,10 @@ class _Growth:
         rates = np.atleast_1d(parameters["service_rates"]).tolist()
         shown = parameters.get("preferences")
         kinds = list(zip(rates, [0] * len(rates) if shown is None else list(shown), strict=True))
-        self.alike = [[k for k, other in enumerate(kinds) if other == kind] for kind in kinds]
+        groups: dict[Any, list[int]] = {}
+        for server, kind in enumerate(kinds):
+            groups.setdefault(kind, []).append(server)
+        self.alike = [groups[kind] for kind in kinds]
         """Servers that are exchangeable keep equal capacities."""
 
     def run(self, capacity: tuple[int, ...]) -> Truncation:
