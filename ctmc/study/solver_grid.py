@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from ctmc import registry
 from ctmc.advise import AUTO, is_auto
-from ctmc.errors import ModelError, printable
+from ctmc.errors import ModelError, printable, shown
 from ctmc.problem import PROBLEMS
 from ctmc.storage.question import solver_text
 
@@ -64,7 +64,7 @@ def solvers_of(given: str | Sequence[str], problem: str = "stationary") -> list[
         if len(found) > MAXIMUM:
             raise ModelError(f"solvers asks for more than {MAXIMUM} methods with options; allowed are {MAXIMUM}.")
     if not found:
-        raise ModelError(f"solvers is {printable(given)!r}; allowed is 'all', or names separated by commas.")
+        raise ModelError(f"solvers is {shown(given)}; allowed is 'all', or names separated by commas.")
     return list(found)
 
 
