@@ -96,6 +96,7 @@ def _design(
     limits = tuple(
         whole_number("capacity", limit, 1) for limit in each("capacity", capacity, servers, f"the {servers} servers")
     )
+    check_truth("lump", lump)
     if not lump:  # what spans too many states is told before the tables are made
         Lattice(limits, total_capacity)
     # exact fractions of numbers with choices x log2(servers) binary digits
@@ -106,7 +107,6 @@ def _design(
     table = shared_probabilities(servers, int(choices), sampling)
     portions = np.array([[float(share) for share in row] for row in table])
     shares = total_rate * portions
-    check_truth("lump", lump)
     if lump:
         classes = server_classes(rates, liked, limits)
         if not classes.trivial:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ctmc.errors import ModelError, shown
+from ctmc.errors import ModelError, printable, shown
 from ctmc.model.parameters import choice
 from ctmc.model.recipe import function_named
 
@@ -64,7 +64,7 @@ def selection_table(
         x = np.arange(limit + 1)
         mu, g = float(rates[i]), float(preferences[i])
         if callable(selection):
-            values = np.asarray(selection(x, mu, g), dtype=np.float64)
+            values = _called(name, selection, x, mu, g)
             if values.shape != x.shape or not np.isfinite(values).all():
                 raise ModelError(
                     f"{name} is a function that gives shape {values.shape} for server {i}; allowed is {x.shape}, all finite."
@@ -79,6 +79,17 @@ def selection_table(
             values = (x + 1) / mu
         table.append(values)
     return table
+
+
+def _called(name: str, function: Callable[..., Any], x: np.ndarray, mu: float, g: float) -> np.ndarray:
+    """Return the values of a user's function; what it raises becomes one sentence."""
+    try:
+        return np.asarray(function(x, mu, g), dtype=np.float64)
+    except Exception as error:
+        raise ModelError(
+            f"{name} is a function that failed with {type(error).__name__}: {printable(error)}; allowed is f(x, mu, g) of a "
+            "vector of queue lengths, a service rate and a preference."
+        ) from error
 
 
 def held_decisions(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from ctmc.errors import MemoryLimitError, ModelError
+from ctmc.errors import MemoryLimitError, ModelError, shown
 
 _limit: ContextVar[int | None] = ContextVar("memory_limit", default=None)
 _held: ContextVar[int] = ContextVar("held", default=0)
@@ -74,10 +74,10 @@ def parse_size(text: int | str) -> int:
     >>> parse_size("1.5GB"), parse_size("2KiB")
     (1500000000, 2048)
     """
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([a-zA-Z]*)\s*", str(text))
+    match = re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]*)?)\s*([a-zA-Z]*)\s*", str(text))
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None or float(match[1]) * unit < 1:
-        raise ModelError(f"memory limit is {text!r}; allowed is a positive size such as 400MiB, 2GiB or 1.5GB.")
+        raise ModelError(f"memory limit is {shown(text)}; allowed is a positive size such as 400MiB, 2GiB or 1.5GB.")
     return int(float(match[1]) * unit)
 
 
