@@ -4,6 +4,7 @@ What is tried comes from the registry, the signatures and the tree of commands, 
 without a line.  A wrong value is one that the annotation does not allow, or a number that is none.
 """
 
+import contextlib
 import dataclasses
 import inspect
 import re
@@ -21,7 +22,7 @@ from ctmc.cli.app import cli
 from ctmc.cli.options import Value
 from ctmc.errors import ModelError, UnknownNameError, shown
 from ctmc.model.memory import limited_memory
-from ctmc.study.parameters import alternatives, fits, is_sequence, option_annotations
+from ctmc.study.parameters import alternatives, fits, from_text, is_sequence, option_annotations
 from ctmc.study.study import parse_study
 
 NOT_NUMBERS = [float("nan"), float("inf"), -float("inf")]
@@ -62,8 +63,17 @@ def check_sentence(message, field, value):
     assert message.isprintable(), message
     assert len(message) < 400, message
     assert re.search(rf"\b{field}\b", message), message
-    begin = shown(value)[:8] if not isinstance(value, np.ndarray) else ""
-    ways = (begin.strip("'[]"), "has the value", "has the shape", " is empty", "numbers;", "numbers ", "rates", "has ")
+    begin = shown(value)[:6] if not isinstance(value, np.ndarray) else ""
+    ways = (
+        begin.strip("'[]{}(), "),
+        "has the value",
+        "has the shape",
+        " is empty",
+        "numbers;",
+        "numbers ",
+        "rates",
+        "has ",
+    )
     assert any(way in message for way in ways), message
     assert re.search(r"allowed|known are|did you mean|give |goes with", message), message
 
@@ -140,8 +150,11 @@ def takes_no_text(option):
     """Return whether nonsense is refused when the option is read: it is a number, a choice, or a parameter without text."""
     kind = option.type
     if isinstance(kind, Value):
-        return not fits("text", kind.annotation)
-    return isinstance(kind, click.types.IntParamType | click.types.FloatParamType | click.Choice) and not option.is_flag
+        with contextlib.suppress(ModelError):
+            from_text(kind.parameter, "nonsense", kind.annotation)
+            return False
+        return True
+    return not option.count and isinstance(kind, click.types.IntParamType | click.types.FloatParamType | click.Choice)
 
 
 FLAGS = [
