@@ -187,6 +187,32 @@ def test_flags(capsys, tmp_path, monkeypatch):
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["compare", "model.h5", "--problem", "WRONG"], "no problem"),
+        (["advise", "model.h5", "--memory-limit", "WRONG"], "memory limit"),
+        (["advise", "model.h5", "--memory-limit", "9" * 400], "memory limit"),
+        (["store", "list", "x" * 3000], "File name too long"),
+        (["run", "x" * 3000], "File name too long"),
+        (["rerate", "x" * 3000, "-o", "other.h5", "--births", "1,1"], "File name too long"),
+        (["solve", "model.h5", "--checkpoint", "x" * 3000], "File name too long"),
+        (["report", ""], "it is empty; allowed is the name of a file"),
+        (["info", ""], "it is empty; allowed is the name of a file"),
+    ],
+)
+def test_what_reaches_a_library_is_told_in_one_sentence(capsys, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    ctmc.save("model.h5", ctmc.build("birth_death", births=[1, 1], deaths=[2, 2]))
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.err.strip().isprintable()
+    assert len(captured.err) < 800
+    assert [path.name for path in tmp_path.iterdir()] == ["model.h5"]
+
+
 # ---- what is too large is refused before anything is made ------------------------------------------------------------------
 
 MANY = [1] * 100_000

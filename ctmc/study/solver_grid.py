@@ -57,7 +57,7 @@ def solvers_of(given: str | Sequence[str], problem: str = "stationary") -> list[
             continue
         for chosen in _expanded(text):
             solver = registry.make_solver(chosen)
-            if PROBLEMS[problem] not in solver.solves:
+            if registry.problem_class(problem) not in solver.solves:
                 kinds = " and ".join(name for name, kind in PROBLEMS.items() if kind in solver.solves)
                 raise ModelError(f"{registry.solver_name(solver)} does not take {problem} problems but {kinds} ones.")
             found[solver_text(solver)] = None
@@ -70,7 +70,7 @@ def solvers_of(given: str | Sequence[str], problem: str = "stationary") -> list[
 
 def _every(problem: str) -> Iterator[str]:
     for name in registry.solver_names():
-        if PROBLEMS[problem] in registry.solver_class(name).solves:
+        if registry.problem_class(problem) in registry.solver_class(name).solves:
             yield name
 
 
