@@ -82,10 +82,15 @@ def check_sentence(message, field, value):
     ("name", "parameter", "annotation"), PARAMETERS, ids=lambda part: part if isinstance(part, str) else ""
 )
 def test_parameters_of_builders(name, parameter, annotation):
-    for value in wrong_values(annotation):
+    given = BASE[name].get(parameter)
+    # one wrong item in a list of the right length
+    longer = (
+        [[item, *given[1:]] for item in (True, "2.5", None, float("nan"), -1, 1j)] if isinstance(given, list) else []
+    )
+    for value, told in [(value, value) for value in wrong_values(annotation)] + [(value, value[0]) for value in longer]:
         with pytest.raises((ModelError, UnknownNameError)) as caught:
             ctmc.build(name, **{**BASE[name], parameter: value})
-        check_sentence(str(caught.value), parameter, value)
+        check_sentence(str(caught.value), parameter, told)
 
 
 @pytest.mark.parametrize(
