@@ -8,11 +8,10 @@ import numpy as np
 
 import ctmc
 from builders._factors import BLOCK, Event, product_rows
-from ctmc.errors import ModelError, printable
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import positive_rate, whole_number
+from ctmc.model.parameters import positive_rate, real_number, whole_number
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
 from ctmc.model.streamed import is_streaming, made
@@ -133,7 +132,9 @@ def coxian_tandem(
         positive_rate("second_phase_rate", second_phase_rate),
     )
     service = positive_rate("service_rate", service_rate)
-    again = _probability(second_phase_probability)
+    again = real_number(
+        "second_phase_probability", second_phase_probability, lambda value: 0 < value <= 1, "a number above 0, up to 1"
+    )
 
     space = Lattice((2 * places, places), variables=(Variable("stage"), Variable("second_queue")))
     entries = 7 * places**2 + 3 * places - 1
@@ -176,21 +177,8 @@ def coxian_tandem(
     )
 
 
-def _probability(given: Any) -> float:
-    try:
-        chosen = float(given)
-    except (TypeError, ValueError):
-        chosen = float("nan")
-    if not 0 < chosen <= 1:
-        raise ModelError(f"second_phase_probability is {printable(repr(given))}; allowed is a number above 0, up to 1.")
-    return chosen
-
-
 coxian_tandem.rates_that_may_change = (
-    "arrival_rate",
-    "first_phase_rate",
-    "second_phase_rate",
-    "second_phase_probability",
-    "service_rate",
+    *("arrival_rate", "first_phase_rate", "second_phase_rate"),
+    *("second_phase_probability", "service_rate"),
 )
 coxian_tandem.event_rates = ("second_phase_rate", "service_rate", "first_phase_rate")  # for `ctmc.sensitivity`

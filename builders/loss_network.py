@@ -10,7 +10,7 @@ import numpy as np
 
 import ctmc
 from builders._rows import bytes_of_rows, compressed_rows
-from ctmc.errors import ModelError, printable
+from ctmc.errors import ModelError, shown
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
@@ -148,15 +148,19 @@ loss_network.event_rates = ("arrival_rates", "service_rates")  # what `ctmc.sens
 def _states(design: _Design) -> np.ndarray:
     """Return all states in lexicographic order, shape (states, R): route by route, each as often as it still fits."""
     routes = len(design.arrivals)
+    fewest, taken = 1, np.zeros(len(design.capacities), dtype=bool)
+    for needed in design.circuits:  # routes that share no link are independent, so their numbers of calls multiply
+        links = np.flatnonzero(needed)
+        if not taken[links].any():
+            taken[links] = True
+            fewest *= int((design.capacities[links] // needed[links]).min()) + 1
+    _require(fewest, routes, len(design.capacities))
     table, left = np.zeros((1, 0), dtype=np.int64), design.capacities[None]
     for needed in design.circuits:
         links = np.flatnonzero(needed)
         choices = (left[:, links] // needed[links]).min(axis=1) + 1
         size = int(choices.sum())
-        # the table before and after, what is left, and the copy and keys of the list
-        require_memory(
-            "the list of states of the loss network", 8 * size * (3 * routes + 2 * left.shape[1] + 4), states=size
-        )
+        _require(size, routes, left.shape[1])
         first = np.repeat(np.cumsum(choices) - choices, choices)
         calls = np.arange(size) - first
         table = np.column_stack([np.repeat(table, choices, axis=0), calls])
@@ -164,8 +168,13 @@ def _states(design: _Design) -> np.ndarray:
     return table
 
 
+def _require(states: int, routes: int, links: int) -> None:
+    """Ask for the memory of the list: the table before and after, what is left, and the copy and keys of it."""
+    require_memory("the list of states of the loss network", 8 * states * (3 * routes + 2 * links + 4), states=states)
+
+
 def _design(capacities: Any, circuits: Any, arrival_rates: Any, service_rates: Any) -> _Design:
-    given = [capacities] if np.ndim(capacities) == 0 else list(capacities)
+    given = list(capacities) if isinstance(capacities, list | tuple | np.ndarray) else [capacities]
     sizes = np.array([whole_number("capacities", size, 1) for size in given], dtype=np.int64)
     if not sizes.size:
         raise ModelError("capacities is empty; allowed is a whole number >= 1 for each link.")
@@ -189,7 +198,7 @@ def _circuits(given: Any, routes: int, capacities: np.ndarray) -> np.ndarray:
     if routes == 1 and table.size == len(capacities):
         table = table.reshape(1, -1)
     if table.dtype.kind not in "iu" or table.shape != (routes, len(capacities)):
-        raise ModelError(f"circuits is {printable(repr(given))}; {allowed}.")
+        raise ModelError(f"circuits is {shown(given)}; {allowed}.")
     bad = (table < 0) | (table > capacities)
     if bad.any():
         route, link = np.argwhere(bad)[0]

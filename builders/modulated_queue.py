@@ -13,12 +13,12 @@ from scipy.sparse.csgraph import connected_components
 
 import ctmc
 from builders._rows import bytes_of_rows, compressed_rows
-from ctmc.errors import ModelError, UnstableError, printable
+from ctmc.errors import ModelError, UnstableError, shown
 from ctmc.model.distribution import distribution
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import numbers, whole_number
+from ctmc.model.parameters import check_magnitude, numbers, whole_number
 from ctmc.model.qbd import QBD
 from ctmc.model.rerating import on_the_structure_of
 from ctmc.model.reward import Reward
@@ -225,6 +225,7 @@ def _not_negative(name: str, given: Any, length: int) -> np.ndarray:
     bad = ~((rates >= 0) & np.isfinite(rates))
     if bad.any():
         raise ModelError(f"{name} has the value {rates[np.argmax(bad)]}; allowed are {allowed}.")
+    check_magnitude(name, rates)
     if not rates.any():
         raise ModelError(f"{name} is zero throughout; allowed are {allowed}.")
     return rates
@@ -234,9 +235,9 @@ def _environment(given: Any) -> np.ndarray:
     """Return the rates between states of the environment, shape (m, m), with a zero diagonal."""
     allowed = "allowed is a square table of finite rates >= 0, its diagonal zero or making rows sum to zero"
     try:
-        table = np.array(given, dtype=np.float64)
+        table = np.array([numbers("environment", row, "") for row in given])
     except (TypeError, ValueError):
-        raise ModelError(f"environment is {printable(repr(given))}; {allowed}.") from None
+        raise ModelError(f"environment is {shown(given)}; {allowed}.") from None
     if table.ndim != 2 or table.shape[0] != table.shape[1] or not table.size:
         raise ModelError(f"environment has the shape {table.shape}; {allowed}.")
     diagonal = table.diagonal().copy()
@@ -245,6 +246,7 @@ def _environment(given: Any) -> np.ndarray:
     if bad.any():
         e, f = np.argwhere(bad)[0]
         raise ModelError(f"environment has the rate {table[e, f]} from state {e} to {f}; {allowed}.")
+    check_magnitude("environment", table.ravel())
     exits = table.sum(axis=1)
     if diagonal.any() and not (np.abs(diagonal + exits) <= 1e-9 * exits).all():
         e = int(np.argmax(~(np.abs(diagonal + exits) <= 1e-9 * exits)))

@@ -10,17 +10,15 @@ import numpy as np
 
 import ctmc
 from builders._rows import bytes_of_rows, compressed_rows
-from ctmc.errors import ModelError, printable
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import positive_rate, whole_number
+from ctmc.model.parameters import positive_rate, real_number, whole_number
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
 from ctmc.model.streamed import is_streaming, made
 
 _MOST_DECADES = 100.0
-_LEAST_COUPLING = 1e-200  # with weights over a hundred decades no rate is rounded to zero
 # the finaliser of splitmix64: G. L. Steele, D. Lea, C. H. Flood, OOPSLA 2014
 _GOLDEN, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
@@ -211,16 +209,11 @@ nearly_decomposable.rates_that_may_change = ("coupling",)
 def _design(blocks: Any, block_size: Any, coupling: Any, seed: Any, neighbours: Any, decades: Any) -> _Design:
     count, size = whole_number("blocks", blocks, 1), whole_number("block_size", block_size, 1)
     near = min(whole_number("neighbours", neighbours, 1), size - 1)
-    try:
-        spread = float(decades)
-    except (TypeError, ValueError):
-        spread = float("nan")
-    if not 0 <= spread <= _MOST_DECADES:
-        raise ModelError(f"decades is {printable(repr(decades))}; allowed is a number from 0 to {_MOST_DECADES:g}.")
-    factor = positive_rate("coupling", coupling)
-    if factor < _LEAST_COUPLING:
-        raise ModelError(f"coupling is {factor}; allowed is a finite rate >= {_LEAST_COUPLING:g}.")
-    return _Design(count, size, factor, near, spread, whole_number("seed", seed, 0, 2**63 - 1))
+    allowed = f"a number from 0 to {_MOST_DECADES:g}"
+    spread = real_number("decades", decades, lambda value: 0 <= value <= _MOST_DECADES, allowed)
+    return _Design(
+        count, size, positive_rate("coupling", coupling), near, spread, whole_number("seed", seed, 0, 2**63 - 1)
+    )
 
 
 def _uniform(seed: int, low: np.ndarray, high: np.ndarray) -> np.ndarray:

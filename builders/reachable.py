@@ -10,10 +10,11 @@ import numpy as np
 
 import ctmc
 from builders._exploration import Block, explore, name_of
-from ctmc.errors import ModelError, printable
+from ctmc.errors import ModelError, printable, shown
 from ctmc.model.distribution import Distribution, distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
+from ctmc.model.parameters import check_truth, whole_number
 from ctmc.model.state_space import Listed, Variable
 
 _NUMBERS = re.compile(r"\s*\(?\s*(-?\d{1,19}(?:\s*,\s*-?\d{1,19})*)\s*,?\s*\)?\s*")
@@ -101,15 +102,15 @@ def reachable(
 
     On the command line: ``ctmc build reachable --transitions module:function --initial 0,0 --allow-code -o model.h5``
     """
-    if isinstance(max_states, bool) or not isinstance(max_states, int | np.integer) or max_states < 1:
-        raise ModelError(f"max_states is {max_states!r}; allowed is a whole number, 1 or more.")
+    most = whole_number("max_states", max_states, 1)
+    check_truth("vectorized", vectorized)
     if hasattr(transitions, "is_directed") and hasattr(transitions, "edges"):
         if vectorized:
             raise ModelError("vectorized is given with a graph; it is for functions.")
-        return _from_graph(transitions, initial, variables, int(max_states))
+        return _from_graph(transitions, initial, variables, most)
     if not callable(transitions):
         raise ModelError(
-            f"transitions is a {type(transitions).__name__}; allowed is a function, module:function or a directed graph."
+            f"transitions is {shown(transitions)}; allowed is a function, module:function or a directed graph."
         )
     if initial is None:
         raise ModelError(
@@ -118,7 +119,7 @@ def reachable(
     table, weights = _initial(initial)
     names = _variables(variables, table.shape[1])
     successors = _vectorized(transitions) if vectorized else _scalar(transitions)
-    states, sources, targets, rates = explore(successors, table, int(max_states))
+    states, sources, targets, rates = explore(successors, table, most)
     space = Listed(states, names)
     return Generator.from_transitions(
         sources, targets, rates, space, initial=Distribution(weights.positions, weights.probabilities)
@@ -268,10 +269,12 @@ def _variables(given: Sequence[str] | None, dimension: int) -> tuple[Variable, .
     if given is None:
         return (Variable("state", None if dimension == 1 else dimension),)
     chosen = []
+    if not isinstance(given, str | list | tuple):
+        raise ModelError(f"variables is {shown(given)}; allowed are names such as jobs or queue_length[3].")
     for text in [given] if isinstance(given, str) else given:
         match = _NAME.fullmatch(text) if isinstance(text, str) else None
         if match is None or match[2] == "0":
-            raise ModelError(f"variables has {printable(text)!r}; allowed are names such as jobs or queue_length[3].")
+            raise ModelError(f"variables has {shown(text)}; allowed are names such as jobs or queue_length[3].")
         chosen.append(Variable(match[1], int(match[2]) if match[2] else None))
     if len({variable.name for variable in chosen}) < len(chosen):
         raise ModelError(f"variables are {', '.join(v.name for v in chosen)}; allowed are different names.")
@@ -290,7 +293,7 @@ def _initial(given: Any) -> tuple[np.ndarray, Distribution]:
         match = _NUMBERS.fullmatch(state) if isinstance(state, str) else None
         row = _whole([int(number) for number in match[1].split(",")] if match else state)
         if row is None or row.ndim > 1 or not row.size:
-            raise ModelError(f"initial has the state {printable(state)!r}; allowed are whole numbers, such as (0, 0).")
+            raise ModelError(f"initial has the state {shown(state)}; allowed are whole numbers, such as (0, 0).")
         rows.append(np.atleast_1d(row))
     if not rows or any(len(row) != len(rows[0]) for row in rows):
         raise ModelError(

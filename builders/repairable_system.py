@@ -11,11 +11,11 @@ import numpy as np
 
 import ctmc
 from builders._rows import bytes_of_rows, compressed_rows
-from ctmc.errors import ModelError, printable
+from ctmc.errors import ModelError
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import positive_rates, whole_number
+from ctmc.model.parameters import choice, each, positive_rates, whole_number
 from ctmc.model.rerating import on_the_structure_of
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
@@ -202,23 +202,13 @@ def _design(failure_rates: Any, repair_rates: Any, components: Any, needed: Any,
         raise ModelError(
             f"failure_rates has {types} rates and repair_rates {len(repairs)}; allowed are as many of both."
         )
-    counts = [whole_number("components", given, 1) for given in _each("components", components, types)]
+    counts = [whole_number("components", given, 1) for given in each("components", components, types, f"{types} types")]
     least = [
         whole_number("needed", given, 1, count, f"of {count} components")
-        for given, count in zip(_each("needed", needed, types), counts, strict=True)
+        for given, count in zip(each("needed", needed, types, f"{types} types"), counts, strict=True)
     ]
     crew = sum(counts) if repairmen is None else whole_number("repairmen", repairmen, 1)
-    if order not in ORDERS:
-        raise ModelError(f"order is {printable(repr(order))}; allowed are {' and '.join(map(repr, ORDERS))}.")
-    return _Design(failures, repairs, np.array(counts), np.array(least), crew, order)
-
-
-def _each(name: str, given: Any, types: int) -> list[Any]:
-    if isinstance(given, str) or np.ndim(given) == 0:
-        return [given] * types
-    if len(given) != types:
-        raise ModelError(f"{name} has {len(given)} numbers; allowed is one, or one for each of {types} types.")
-    return list(given)
+    return _Design(failures, repairs, np.array(counts), np.array(least), crew, choice("order", order, ORDERS))
 
 
 def _entries(design: _Design, size: int) -> int:

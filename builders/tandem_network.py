@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,13 +15,15 @@ from ctmc.errors import ModelError
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import positive_rate, positive_rates, whole_number
+from ctmc.model.parameters import each, positive_rate, positive_rates, whole_number
 from ctmc.model.products import compiled, compiled_parallel
 from ctmc.model.rerating import on_the_structure_of, rates_by_event
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
 from ctmc.model.streamed import is_streaming, made
 from ctmc.model.transitions import FloatTransitions
+
+_MOST_STATIONS = 1000  # where one job has more places than that, counting the transitions takes longer than it is worth
 
 _CHUNK = 1 << 14
 """States that one thread enumerates from one start."""
@@ -258,9 +261,13 @@ def _fill(
 def _entries(limits: Sequence[int], total: int | None) -> int:
     """Return the number of transitions: for each event, the states in which it can happen."""
 
+    @functools.cache
+    def count(tops: tuple[int, ...]) -> int:
+        return Lattice(tops, total=None if total is None else total - 1).size
+
     def states(*one_less: int) -> int:
-        tops = [limit - (i in one_less) for i, limit in enumerate(limits)]
-        return Lattice(tuple(tops), total=None if total is None else total - 1).size
+        # how many states there are does not depend on the order of the stations
+        return count(tuple(sorted(limit - (i in one_less) for i, limit in enumerate(limits))))
 
     moves = sum(states(i, i + 1) for i in range(len(limits) - 1))
     return states(0) + moves + states(len(limits) - 1)
@@ -268,20 +275,16 @@ def _entries(limits: Sequence[int], total: int | None) -> int:
 
 def _limits(stations: int, capacity: int | Sequence[int] | None, total_capacity: int | None) -> tuple[int, ...]:
     """Return the most jobs at each station."""
+    if stations > _MOST_STATIONS:
+        raise ModelError(f"service_rates has {stations:,} numbers; allowed are up to {_MOST_STATIONS:,}.")
     if capacity is None and total_capacity is None:
         raise ModelError("capacity and total_capacity are both missing; give one of them, or both.")
     if total_capacity is not None:
         whole_number("total_capacity", total_capacity, 1)
     if capacity is None:
         chosen: list[Any] = [total_capacity] * stations
-    elif np.ndim(capacity) == 0:
-        chosen = [capacity] * stations
     else:
-        chosen = list(capacity)  # type: ignore[arg-type]
-        if len(chosen) != stations:
-            raise ModelError(
-                f"capacity has {len(chosen)} numbers; allowed is one, or one for each of {stations} stations."
-            )
+        chosen = each("capacity", capacity, stations, f"{stations} stations")
     for limit in chosen:
         whole_number("capacity", limit, 1)
     return tuple(int(limit) if total_capacity is None else min(int(limit), total_capacity) for limit in chosen)

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 import ctmc
-from ctmc.errors import ModelError, printable
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import positive_rate, whole_number
+from ctmc.model.parameters import positive_rate, real_number, whole_number
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Listed, Variable
 
@@ -212,12 +211,7 @@ def workstation_cluster(
 
 def _required(share: Any, workstations: int) -> int:
     """Return how many connected workstations are the minimum quality of service."""
-    try:
-        chosen = float(share)
-    except (TypeError, ValueError):
-        chosen = float("nan")
-    if not 0 < chosen <= 1:
-        raise ModelError(f"required_share is {printable(repr(share))}; allowed is a number above 0, up to 1.")
+    chosen = real_number("required_share", share, lambda value: 0 < value <= 1, "a number above 0, up to 1")
     return math.floor(chosen * workstations)
 
 

@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 from ctmc.errors import ModelError, ReducibleError, UnsupportedProblemError, shown, unknown_name
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import LARGEST, real_numbers, whole_number
+from ctmc.model.parameters import LARGEST_COUNT, real_numbers, whole_number
 from ctmc.model.reward import evaluate
 from ctmc.problem import Problem, Stationary
 from ctmc.solution import Solution
@@ -267,7 +267,7 @@ def prove_interval(
     check_problem(solution.problem)
     whole_number("largest_products", largest_products, 1)
     if index is not None:
-        whole_number("index", index, 0, LARGEST)
+        whole_number("index", index, 0, LARGEST_COUNT)
     chain = solution.problem.model
     assert isinstance(chain, Generator)
     if not isinstance(reward, str):

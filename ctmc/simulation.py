@@ -25,7 +25,7 @@ from ctmc.model.generator import Generator
 from ctmc.model.jump_chain import INTEGRALS, reward_table, rows_by_source, run_paths, target_states
 from ctmc.model.memory import require_memory
 from ctmc.model.parameters import (
-    LARGEST,
+    LARGEST_COUNT,
     check_function,
     check_known,
     checked_names,
@@ -111,7 +111,11 @@ class Plan:
             edges = np.linspace(before, end, whole_number("batches", batches, 2, 10_000) + 1)
         else:
             edges = np.array([before, end])
-        count = default_replications if replications is None else whole_number("replications", replications, 2, LARGEST)
+        count = (
+            default_replications
+            if replications is None
+            else whole_number("replications", replications, 2, LARGEST_COUNT)
+        )
         grid = np.unique(np.concatenate([edges, asked]))
         return cls(
             grid=grid,

@@ -16,7 +16,7 @@ from ctmc.model.entries import checked_positions
 from ctmc.model.generator import Generator
 from ctmc.model.impulses import impulse_rates
 from ctmc.model.level_dependent import LevelDistribution
-from ctmc.model.parameters import LARGEST, whole_number
+from ctmc.model.parameters import LARGEST_COUNT, whole_number
 from ctmc.model.phase_type import PhaseType
 from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.model.reward import Reward
@@ -332,7 +332,7 @@ class Solution(Summarised):
         """
         self._needs_distribution("marginals")
         if index is not None:
-            whole_number("index", index, 0, LARGEST)
+            whole_number("index", index, 0, LARGEST_COUNT)
         (chosen,) = self._rewards([reward])
         _refuse_averages({reward: chosen})
         lead = self.value.shape[:-1] if isinstance(self.value, np.ndarray) else ()

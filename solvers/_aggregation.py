@@ -24,7 +24,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from ctmc.errors import ModelError, unknown_name
+from ctmc.errors import ModelError, shown, unknown_name
 from ctmc.model.generator import Generator
 from ctmc.model.products import compiled, compiled_parallel
 from ctmc.model.state_space import Lattice, Listed
@@ -187,7 +187,7 @@ def parts_of_values(chain: Generator, name: str) -> np.ndarray:
     for positions, states in chain.space.slabs():
         found = reward.evaluate(states, positions)
         if found.ndim != 1:
-            raise ModelError(f"partition is {name!r}, a vector per state; allowed is one number per state.")
+            raise ModelError(f"partition is {shown(name)}, a vector per state; allowed is one number per state.")
         values[positions] = found
     return np.unique(values, return_inverse=True)[1].astype(_narrow(len(values)))
 

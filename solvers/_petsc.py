@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from ctmc.errors import MemoryLimitError, ModelError, printable
+from ctmc.errors import MemoryLimitError, ModelError, shown
 from ctmc.model.generator import Generator
 from ctmc.model.products import compiled
 from ctmc.model.shared import SharedGenerator, share
 from ctmc.model.transitions import rate_at
 from ctmc.ranks import ALONE, Ranks
-from solvers._options import check_count
+from solvers._options import check_count, check_text
 
 LIBRARY = ("petsc4py", "distributed")
 SLEPC = ("slepc4py", "distributed")
@@ -290,7 +290,7 @@ def parsed_options(text: str) -> dict[str, str]:
             found[name] = word
         else:
             raise ModelError(
-                f"options is {printable(text)!r}; allowed are PETSc options such as '-pc_type asm -sub_pc_type ilu'."
+                f"options is {shown(text)}; allowed are PETSc options such as '-pc_type asm -sub_pc_type ilu'."
             )
     return found
 
@@ -317,8 +317,7 @@ def check_krylov(solver: Any) -> None:
     check_count("restart", solver.restart)
     check_count("max_iterations", solver.max_iterations)
     for name in ("method", "preconditioner", "options"):
-        if not isinstance(getattr(solver, name), str):
-            raise ModelError(f"{name} is {getattr(solver, name)!r}; allowed is text.")
+        check_text(name, getattr(solver, name))
     parsed_options(solver.options)
 
 
@@ -326,4 +325,4 @@ def check_type(field: str, given: str, kind: Any) -> None:
     """Raise `ModelError` unless a name is one of PETSc's types of solvers or preconditioners."""
     known = sorted({value for name, value in vars(kind).items() if name.isupper() and isinstance(value, str)})
     if given not in known:
-        raise ModelError(f"{field} is {printable(given)!r}; allowed are {', '.join(known)}.")
+        raise ModelError(f"{field} is {shown(given)}; allowed are {', '.join(known)}.")

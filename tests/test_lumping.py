@@ -451,7 +451,7 @@ def test_a_model_that_is_selected_by_a_function_is_lifted_to_the_one_given():
 
 @pytest.mark.parametrize("lump", [1, "yes", None])
 def test_lump_is_true_or_false(lump):
-    with pytest.raises(ctmc.ModelError, match=r"lump is .*; allowed are true and false"):
+    with pytest.raises(ctmc.ModelError, match=r"lump is .*; allowed are True and False"):
         supermarket([1, 1], 1, 2, 3, lump=lump)
 
 

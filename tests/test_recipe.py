@@ -68,7 +68,7 @@ def test_plain(value, expected):
 
 @pytest.mark.parametrize("value", [1j, b"bytes", {1, 2}, object(), [object()], {"a": object()}])
 def test_values_without_a_plain_form(value):
-    with pytest.raises(ModelError, match=r"rates has the value .* of type \w+; allowed are numbers, text and lists"):
+    with pytest.raises(ModelError, match=r"rates has the value .*, of type \w+; allowed are numbers, text and lists"):
         recipe(rates=value)
 
 

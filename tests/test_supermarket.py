@@ -265,7 +265,7 @@ BAD = [
     ({"ties": ["random", "fastest"]}, "ties is"),
     ({"ties": []}, "ties is"),
     ({"capacity": 3000}, "memory limit"),
-    ({"capacity": 10**9}, "more than 64-bit indices can count"),
+    ({"capacity": 10**9}, r"allowed are up to 2\^63 - 1"),
 ]
 
 

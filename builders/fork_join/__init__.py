@@ -26,6 +26,8 @@ from ctmc.model.rerating import on_the_structure_of
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Variable
 
+_MOST_SERVERS = 1000
+
 _LEVEL_BYTES = 4096  # of the Python objects that hold the blocks of a level, however few states it has
 
 
@@ -170,6 +172,10 @@ def fork_join(
     rules = checked_rules(service_rates, arrival_rate, tasks, thresholds)
     rates, arrivals, parts, least = rules.rates, rules.arrival_rate, rules.tasks, rules.thresholds
     capacity = float(np.cumsum(rates)[-1])
+    if len(rates) > _MOST_SERVERS:
+        raise ModelError(
+            f"service_rates has {len(rates):,} numbers; allowed are up to {_MOST_SERVERS}, as each set of busy servers is a phase."
+        )
     states, entries, widest = _counts(len(rates), parts, least, rules.last)
     require_memory(
         "the boundary of the fork-join queue",

@@ -27,11 +27,11 @@ from builders.supermarket.response_time import response_time
 from builders.supermarket.selection import Selection, held_decisions, preference_keys, selection_table, tie_rules
 from builders.supermarket.transitions import BLOCK, transitions
 from builders.supermarket.truncation import FOUND, find_capacity
-from ctmc.errors import ModelError
+from ctmc.errors import ModelError, shown
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import whole_number
+from ctmc.model.parameters import check_truth, each, whole_number
 from ctmc.model.recipe import code_is_allowed
 from ctmc.model.rerating import on_the_structure_of
 from ctmc.model.reward import Reward
@@ -88,32 +88,35 @@ def _design(
     total_capacity: int | None,
     lump: bool,
 ) -> _Design:
-    rates, shown, parts = checked_servers(service_rates, preferences, weights)
+    rates, liked, parts = checked_servers(service_rates, preferences, weights)
     servers = len(rates)
     total_rate = checked_arrivals(servers, arrival_rate, choices, sampling, overflow, total_capacity)
     if isinstance(capacity, str):
-        raise ModelError(f"capacity is {capacity!r}; allowed is a whole number >= 1, one per server, or 'auto'.")
-    capacities = list(capacity) if isinstance(capacity, Sequence | np.ndarray) else [capacity] * servers
-    if len(capacities) != servers:
-        raise ModelError(
-            f"capacity has {len(capacities)} numbers; allowed is one, or one for each of the {servers} servers."
-        )
-    limits = tuple(whole_number("capacity", limit, 1) for limit in capacities)
+        raise ModelError(f"capacity is {shown(capacity)}; allowed is a whole number >= 1, one per server, or 'auto'.")
+    limits = tuple(
+        whole_number("capacity", limit, 1) for limit in each("capacity", capacity, servers, f"the {servers} servers")
+    )
+    check_truth("lump", lump)
+    if not lump:  # what spans too many states is told before the tables are made
+        Lattice(limits, total_capacity)
+    # exact fractions of numbers with choices x log2(servers) binary digits
+    require_memory(
+        f"the table of shares of {servers:,} servers and {choices:,} choices",
+        (servers + 1) ** 2 * (160 + choices * servers.bit_length() // 4),
+    )
     table = shared_probabilities(servers, int(choices), sampling)
     portions = np.array([[float(share) for share in row] for row in table])
     shares = total_rate * portions
-    if not isinstance(lump, bool | np.bool_):
-        raise ModelError(f"lump is {lump!r}; allowed are true and false.")
     if lump:
-        classes = server_classes(rates, shown, limits)
+        classes = server_classes(rates, liked, limits)
         if not classes.trivial:
             order = list(classes.order)
             space = lumped_space(limits, total_capacity, classes)
             return _Design(
-                rates[order], shown[order], parts, space.limits, total_rate, table, portions, shares, space, classes
+                rates[order], liked[order], parts, space.limits, total_rate, table, portions, shares, space, classes
             )
     space = Lattice(limits, total_capacity, (Variable("queue_length", servers),))
-    return _Design(rates, shown, parts, limits, total_rate, table, portions, shares, space, None)
+    return _Design(rates, liked, parts, limits, total_rate, table, portions, shares, space, None)
 
 
 def _keys(design: _Design, selection: Selection, ties: str | Sequence[str], overflow: str) -> np.ndarray:
@@ -171,7 +174,9 @@ def _dress(
     if code_is_allowed() or not named:  # else the stored values of these rewards serve: nothing is imported for them
         keys = _keys(design, selection, ties, overflow)
         yardstick = selection if measured_by is None else measured_by
-        values = _padded(selection_table(yardstick, design.limits, design.rates, design.preferences, design.weights))
+        values = _padded(
+            selection_table(yardstick, design.limits, design.rates, design.preferences, design.weights, "measured_by")
+        )
 
         def refused(states: np.ndarray, keys: np.ndarray) -> np.ndarray:
             """Return the rate at which jobs choose each full server."""
@@ -296,7 +301,9 @@ def _resolve(
     if not isinstance(capacity, str) or capacity != "auto":
         for name, value in (("truncation_error", truncation_error), ("largest_capacity", largest_capacity)):
             if value is not None:
-                raise ModelError(f"{name} is {value!r}, but capacity is {capacity!r}; it goes with capacity 'auto'.")
+                raise ModelError(
+                    f"{name} is {shown(value)}, but capacity is {shown(capacity)}; it goes with capacity 'auto'."
+                )
         return {}, ()
     chosen = {"truncation_error": truncation_error, "largest_capacity": largest_capacity}
     found = find_capacity(**parameters, **{name: value for name, value in chosen.items() if value is not None})
@@ -407,26 +414,27 @@ def supermarket(
     design = _design(
         service_rates, arrival_rate, choices, capacity, preferences, weights, sampling, overflow, total_capacity, lump
     )
+    space, size, begin, servers = design.space, design.space.size, [0] * len(design.rates), len(design.rates)
+    lumped = design.classes is not None
+    box = not lumped and space.total is None
+    # in a box a share 1 / (K + 1) of the states lies on each face; a total cap only takes more away
+    entries = largest_entries(space) if lumped else int(2 * size * sum(limit / (limit + 1) for limit in design.limits))
+    if not is_streaming():
+        need = (servers + 8) * size if box else (6 if lumped else 5) * entries + 40 * size
+        require_memory(f"the {'lumped ' if lumped else ''}supermarket model", need, states=size, entries=entries)
+    require_memory("the table of selection values", 100 * servers * (max(design.limits) + 1))
     keys = _keys(design, selection, ties, overflow)
     if measured_by is not None:
-        selection_table(measured_by, design.limits, design.rates, design.preferences, design.weights)
-    space, size, begin = design.space, design.space.size, [0] * len(design.rates)
-    if design.classes is not None:
-        entries = largest_entries(space)
-        if not is_streaming():
-            require_memory("the lumped supermarket model", 6 * entries + 40 * size, states=size, entries=entries)
+        selection_table(measured_by, design.limits, design.rates, design.preferences, design.weights, "measured_by")
+    if lumped:
         rows, count = lumped_rows(space, keys, design.portions, design.rates, design.arrival_rate)
         return Generator(space, made(size, rows, count, block=BLOCK), initial=distribution(space, begin))
-    # in a box a share 1 / (K + 1) of the states lies on each face; a total cap only takes more away
-    entries = int(2 * size * sum(limit / (limit + 1) for limit in design.limits))
-    if space.total is None:
-        if not is_streaming():
-            require_memory("the supermarket model", (len(design.rates) + 8) * size, states=size, entries=entries)
+    if box:
         found = lattice_transitions(space, keys, design.probabilities, design.arrival_rate, design.rates)
         if found is not None:
             return Generator(space, found, initial=distribution(space, begin))
-    if not is_streaming():
-        require_memory("the supermarket model", 5 * entries + 40 * size, states=size, entries=entries)
+        if not is_streaming():
+            require_memory("the supermarket model", 5 * entries + 40 * size, states=size, entries=entries)
     rows = partial(transitions, space, keys, design.shares, design.rates)
     return Generator(space, made(size, rows, block=BLOCK), initial=distribution(space, begin))
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from builders.supermarket.rank import SAMPLINGS
-from ctmc.errors import ModelError, unknown_name
-from ctmc.model.parameters import numbers, positive_rate, positive_rates, whole_number
+from ctmc.errors import ModelError, shown
+from ctmc.model.parameters import choice, numbers, positive_rate, positive_rates, whole_number
 
 OVERFLOWS = ("lost", "rerouted")
 
@@ -31,22 +31,22 @@ def checked_servers(
     """
     rates = positive_rates("service_rates", service_rates)
     servers = len(rates)
-    shown = (
+    liked = (
         np.full(servers, 1 / servers)
         if preferences is None
-        else numbers("preferences", preferences, "numbers in (0, 1]")
+        else numbers("preferences", preferences, f"{servers} numbers in (0, 1] that sum to 1")
     )
-    if shown.shape != (servers,) or not (shown > 0).all() or abs(shown.sum() - 1) > 1e-9:
+    if liked.shape != (servers,) or not (liked > 0).all() or abs(liked.sum() - 1) > 1e-9:
         raise ModelError(
-            f"preferences is {preferences!r}; allowed are {servers} numbers in (0, 1] that sum to 1 "
-            f"(these sum to {shown.sum():.12g})."
+            f"preferences is {shown(preferences)}; allowed are {servers} numbers in (0, 1] that sum to 1 "
+            f"(these sum to {liked.sum():.12g})."
         )
     parts = numbers("weights", weights, "three numbers >= 0 that sum to 1")
     if parts.shape != (3,) or not (parts >= 0).all() or abs(parts.sum() - 1) > 1e-9:
         raise ModelError(
-            f"weights is {weights!r}; allowed are three numbers >= 0 that sum to 1 (these sum to {parts.sum():.12g})."
+            f"weights is {shown(weights)}; allowed are three numbers >= 0 that sum to 1 (these sum to {parts.sum():.12g})."
         )
-    return rates, shown, parts
+    return rates, liked, parts
 
 
 def checked_arrivals(
@@ -54,14 +54,12 @@ def checked_arrivals(
 ) -> float:
     """Return the arrival rate; the rules of arrivals must be known, and the number of choices fit the sampling."""
     total_rate = positive_rate("arrival_rate", arrival_rate)
-    if sampling not in SAMPLINGS:
-        raise unknown_name("sampling", sampling, SAMPLINGS)
-    if overflow not in OVERFLOWS:
-        raise unknown_name("overflow rule", overflow, OVERFLOWS)
+    choice("sampling", sampling, SAMPLINGS)
+    choice("overflow", overflow, OVERFLOWS)
     if sampling == "without_replacement":
         whole_number("choices", choices, 1, servers, "sampling is without replacement")
     else:
-        whole_number("choices", choices, 1, 1_000_000)
+        whole_number("choices", choices, 1, 10_000)
     if total_capacity is not None:
         whole_number("total_capacity", total_capacity, 1)
     return total_rate

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ctmc.errors import ModelError
+from ctmc.errors import ModelError, shown
 from ctmc.model.parameters import numbers, positive_rate, positive_rates
 from ctmc.study.continuous import ContinuousDesign, Yardstick, simplex_design
 
@@ -41,7 +41,7 @@ def weights_design(parameters: Mapping[str, Any], maximum: int | None = None) ->
     selection = parameters.get("selection", "weighted")
     if selection != "weighted":
         raise ModelError(
-            f"selection is {selection!r}, which has no weights; allowed is 'weighted' where weights are optimised."
+            f"selection is {shown(selection)}, which has no weights; allowed is 'weighted' where weights are optimised."
         )
     given = parameters.get("weights")
     if given is not None:
@@ -97,7 +97,7 @@ def _shares(name: str, given: Any, size: int) -> list[float]:
     found = numbers(name, given, f"{size} numbers >= 0 that sum to 1")
     if found.shape != (size,) or not (found >= 0).all() or abs(found.sum() - 1) > 1e-9:
         raise ModelError(
-            f"{name} is {given!r}; allowed are {size} numbers >= 0 that sum to 1 (these sum to {found.sum():.12g})."
+            f"{name} is {shown(given)}; allowed are {size} numbers >= 0 that sum to 1 (these sum to {found.sum():.12g})."
         )
     return [float(part) for part in found]
 
@@ -114,6 +114,6 @@ def _no_maximum(design: str, maximum: int | None) -> None:
 def _fixed_capacity(design: str, parameters: Mapping[str, Any]) -> None:
     if isinstance(parameters.get("capacity"), str):
         raise ModelError(
-            f"capacity is {parameters['capacity']!r}, which would give each value of {design} states of its own; allowed is a "
+            f"capacity is {shown(parameters['capacity'])}, which would give each value of {design} states of its own; allowed is a "
             "whole number, or one per server."
         )

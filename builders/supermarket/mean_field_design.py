@@ -10,8 +10,8 @@ import numpy as np
 
 from builders.supermarket.mean_field_equations import Equations
 from builders.supermarket.selection import Selection, preference_keys, selection_table, tie_rules
-from ctmc.errors import ModelError, UnstableError
-from ctmc.model.parameters import numbers, positive_rate, positive_rates, whole_number
+from ctmc.errors import ModelError, UnstableError, shown
+from ctmc.model.parameters import each, numbers, positive_rate, positive_rates, whole_number
 
 MOST_CHOICES = 1000
 MOST_INITIAL = 10_000
@@ -142,23 +142,19 @@ def checked_design(
     parts = np.full(classes, 1 / classes) if shares is None else numbers("shares", shares, "numbers > 0 that sum to 1")
     if parts.shape != (classes,) or not (parts > 0).all() or abs(parts.sum() - 1) > 1e-9:
         raise ModelError(
-            f"shares is {shares!r}; allowed are {classes} numbers > 0, one for each class, that sum to 1 (these sum to "
+            f"shares is {shown(shares)}; allowed are {classes} numbers > 0, one for each class, that sum to 1 (these sum to "
             f"{parts.sum():.12g})."
         )
     parts = parts / parts.sum()
     liked = np.ones(classes) if preferences is None else positive_rates("preferences", preferences)
     if liked.shape != (classes,):
-        raise ModelError(f"preferences is {preferences!r}; allowed are {classes} numbers > 0, one for each class.")
+        raise ModelError(f"preferences is {shown(preferences)}; allowed are {classes} numbers > 0, one for each class.")
     given = numbers("weights", weights, "three numbers >= 0 that sum to 1")
     if given.shape != (3,) or not (given >= 0).all() or abs(given.sum() - 1) > 1e-9:
         raise ModelError(
-            f"weights is {weights!r}; allowed are three numbers >= 0 that sum to 1 (these sum to {given.sum():.12g})."
+            f"weights is {shown(weights)}; allowed are three numbers >= 0 that sum to 1 (these sum to {given.sum():.12g})."
         )
-    lengths = list(initial) if isinstance(initial, Sequence | np.ndarray) else [initial] * classes
-    if len(lengths) != classes:
-        raise ModelError(
-            f"initial has {len(lengths)} numbers; allowed is one, or one for each of the {classes} classes."
-        )
+    lengths = each("initial", initial, classes, f"the {classes} classes")
     return Design(
         service_rates=rates,
         shares=parts,
@@ -179,5 +175,5 @@ def checked_times(times: Sequence[float] | None) -> np.ndarray:
     allowed = "finite times >= 0, ascending"
     found = numbers("times", times, allowed)
     if not np.isfinite(found).all() or found[0] < 0 or (np.diff(found) <= 0).any():
-        raise ModelError(f"times is {times!r}; allowed are {allowed}.")
+        raise ModelError(f"times is {shown(times)}; allowed are {allowed}.")
     return found

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ctmc.errors import ModelError, unknown_name
+from ctmc.errors import ModelError, printable, shown
+from ctmc.model.parameters import choice
 from ctmc.model.recipe import function_named
 
 Selection = str | Callable[[np.ndarray, float, float], np.ndarray]
@@ -24,7 +25,12 @@ TIE_TOLERANCE = 1e-9
 
 
 def selection_table(
-    selection: Selection, limits: Sequence[int], rates: np.ndarray, preferences: np.ndarray, weights: np.ndarray
+    selection: Selection,
+    limits: Sequence[int],
+    rates: np.ndarray,
+    preferences: np.ndarray,
+    weights: np.ndarray,
+    name: str = "selection",
 ) -> list[np.ndarray]:
     """Return the selection value of each server at each queue length.
 
@@ -37,6 +43,8 @@ def selection_table(
     rates, preferences : ndarray, shape (M,)
     weights : ndarray, shape (3,)
         Of the rule `weighted`.
+    name : str
+        Of the parameter, for messages.
 
     Returns
     -------
@@ -48,18 +56,18 @@ def selection_table(
     [0.0, 0.5, 1.0]
     """
     if isinstance(selection, str) and ":" in selection:
-        selection = function_named("selection", selection)
-    elif isinstance(selection, str) and selection not in SELECTIONS:
-        raise unknown_name("selection rule", selection, SELECTIONS)
+        selection = function_named(name, selection)
+    elif not callable(selection):
+        choice(name, selection, SELECTIONS)
     table = []
     for i, limit in enumerate(limits):
         x = np.arange(limit + 1)
         mu, g = float(rates[i]), float(preferences[i])
         if callable(selection):
-            values = np.asarray(selection(x, mu, g), dtype=np.float64)
+            values = _called(name, selection, x, mu, g)
             if values.shape != x.shape or not np.isfinite(values).all():
                 raise ModelError(
-                    f"the selection function gives shape {values.shape} for server {i}; allowed is {x.shape}, all finite."
+                    f"{name} is a function that gives shape {values.shape} for server {i}; allowed is {x.shape}, all finite."
                 )
         elif selection == "tandem":
             values = x / (mu * g)
@@ -71,6 +79,17 @@ def selection_table(
             values = (x + 1) / mu
         table.append(values)
     return table
+
+
+def _called(name: str, function: Callable[..., Any], x: np.ndarray, mu: float, g: float) -> np.ndarray:
+    """Return the values of a user's function; what it raises becomes one sentence."""
+    try:
+        return np.asarray(function(x, mu, g), dtype=np.float64)
+    except Exception as error:
+        raise ModelError(
+            f"{name} is a function that failed with {type(error).__name__}: {printable(error)}; allowed is f(x, mu, g) of a "
+            "vector of queue lengths, a service rate and a preference."
+        ) from error
 
 
 def held_decisions(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,12 +117,11 @@ def held_decisions(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def tie_rules(ties: str | Sequence[str]) -> tuple[str, ...]:
     """Return the tie rules in order, without the final 'random', which is what always remains."""
-    rules = (ties,) if isinstance(ties, str) else tuple(ties)
-    for rule in rules:
-        if rule not in TIE_RULES:
-            raise unknown_name("tie rule", rule, TIE_RULES)
+    rules = tuple(choice("ties", rule, TIE_RULES) for rule in (ties if isinstance(ties, list | tuple) else [ties]))
     if not rules or len(set(rules)) < len(rules) or "random" in rules[:-1]:
-        raise ModelError(f"ties is {ties!r}; allowed are different rules of {', '.join(TIE_RULES)}, 'random' last.")
+        raise ModelError(
+            f"ties is {shown(ties)}; allowed are different rules of {', '.join(TIE_RULES)}, 'random' last."
+        )
     return tuple(rule for rule in rules if rule != "random")
 
 

@@ -14,9 +14,9 @@ from builders.supermarket import event_loop as loop
 from builders.supermarket.checks import checked_arrivals, checked_servers
 from builders.supermarket.rank import stability_notes
 from builders.supermarket.selection import SELECTIONS, grouped, tie_rules
-from ctmc.errors import ModelError, unknown_name
+from ctmc.errors import ModelError, shown
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import numbers, whole_number
+from ctmc.model.parameters import check_truth, choice, numbers, whole_number
 from ctmc.simulation import Estimate, Monitor, Plan, checked_discount, replicate
 
 DETAILED = 1000
@@ -250,12 +250,18 @@ def _counts(service_rates: Any, servers: Any) -> np.ndarray | None:
     """Return the number of servers of each class, or None where every server is given by itself."""
     if servers is None:
         return None
-    given = [servers] if np.ndim(servers) == 0 else list(servers)
+    given = [servers] if not _several(servers) else list(servers)
     counts = [whole_number("servers", count, 1) for count in given]
     if len(counts) != np.size(service_rates):
-        raise ModelError(f"servers has {len(counts)} numbers; allowed are as many as service rates, {np.size(service_rates)}.")  # fmt: skip
+        raise ModelError(
+            f"servers has {len(counts)} numbers; allowed are as many as service rates, {np.size(service_rates)}."
+        )
     require_memory("the servers", 200 * sum(counts))
     return np.array(counts)
+
+
+def _several(given: Any) -> bool:
+    return isinstance(given, list | tuple) or (isinstance(given, np.ndarray) and given.ndim > 0)
 
 
 def _spread(name: str, given: Any, counts: np.ndarray | None) -> Any:
@@ -269,11 +275,10 @@ def _spread(name: str, given: Any, counts: np.ndarray | None) -> Any:
 
 
 def _whole_numbers(name: str, given: Any, counts: np.ndarray | None, many: int, least: int) -> np.ndarray:
+    wanted, what = (many, "servers") if counts is None else (len(counts), "classes")
+    if len(given) != wanted:
+        raise ModelError(f"{name} has {len(given)} numbers; allowed is one for each of the {wanted} {what}.")
     values = [whole_number(name, value, least, _UNLIMITED) for value in given]
-    wanted = many if counts is None else len(counts)
-    if len(values) != wanted:
-        what = "servers" if counts is None else "classes"
-        raise ModelError(f"{name} has {len(values)} numbers; allowed is one for each of the {wanted} {what}.")
     return np.array(values) if counts is None else np.repeat(values, counts)
 
 
@@ -282,8 +287,8 @@ def _limits(capacity: Any, counts: np.ndarray | None, many: int) -> np.ndarray:
     if capacity is None:
         return np.full(many, _UNLIMITED)
     if isinstance(capacity, str):
-        raise ModelError(f"capacity is {capacity!r}; allowed is a whole number >= 1, or one per server: nothing is truncated here.")  # fmt: skip
-    if np.ndim(capacity) == 0:
+        raise ModelError(f"capacity is {shown(capacity)}; allowed is a whole number >= 1, or one per server: nothing is truncated here.")  # fmt: skip
+    if not _several(capacity):
         return np.full(many, whole_number("capacity", capacity, 1, _UNLIMITED))
     return _whole_numbers("capacity", capacity, counts, many, 1)
 
@@ -294,7 +299,7 @@ def _initial(
     """Return the queue length of each server at time 0, shape (M,)."""
     if initial is None:
         return np.zeros(many, dtype=np.int64)
-    begin = _whole_numbers("initial", initial if np.ndim(initial) else [initial], counts, many, 0)
+    begin = _whole_numbers("initial", initial if _several(initial) else [initial], counts, many, 0)
     if (begin > limits).any():
         server = int(np.argmax(begin > limits))
         raise ModelError(f"initial[{server}] is {begin[server]}; allowed is 0 to its capacity {limits[server]}.")
@@ -308,9 +313,8 @@ def _values(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return slope and offset of each server's selection value, which is linear in its queue length; shapes (M,)."""
     if not isinstance(rule, str) or ":" in rule:
-        raise ModelError(f"{name} is {rule!r}; a simulation takes the rules by name: {', '.join(SELECTIONS)}.")
-    if rule not in SELECTIONS:
-        raise unknown_name("selection rule", rule, SELECTIONS)
+        raise ModelError(f"{name} is {shown(rule)}; a simulation takes the rules by name: {', '.join(SELECTIONS)}.")
+    choice(name, rule, SELECTIONS)
     if rule == "tandem":
         return 1 / (rates * preferences), np.zeros(len(rates))
     if rule == "weighted":
@@ -323,8 +327,7 @@ def _values(
 def _switch(name: str, given: Any, default: bool) -> bool:
     if given is None:
         return default
-    if not isinstance(given, bool | np.bool_):
-        raise ModelError(f"{name} is {given!r}; allowed are true and false.")
+    check_truth(name, given)
     return bool(given)
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import ctmc
 from builders.supermarket.rank import best_within
 from ctmc.defaults import SMALL
-from ctmc.errors import ModelError, SolveError, printable
+from ctmc.errors import ModelError, SolveError, shown
 from ctmc.model.generator import Generator
-from ctmc.model.parameters import positive_rate, positive_rates, whole_number
+from ctmc.model.parameters import positive_rate, positive_rates, real_number, whole_number
 from ctmc.solution import Solution, flat_measures
 
 LEAST_ERROR, MOST_ERROR = 1e-10, 0.1
@@ -157,7 +157,7 @@ def find_capacity(
     largest = whole_number("largest_capacity", largest_capacity, 1)
     if parameters.get("total_capacity") is not None:
         raise ModelError(
-            f"total_capacity is {parameters['total_capacity']!r}, but capacity is 'auto'; allowed is no total capacity, which "
+            f"total_capacity is {shown(parameters['total_capacity'])}, but capacity is 'auto'; allowed is no total capacity, which "
             "is a limit of its own."
         )
     growth = _Growth(
@@ -167,15 +167,8 @@ def find_capacity(
 
 
 def _checked_error(given: Any) -> float:
-    try:
-        error = float(given)
-    except (TypeError, ValueError):
-        error = math.nan
-    if not LEAST_ERROR <= error <= MOST_ERROR:
-        raise ModelError(
-            f"truncation_error is {printable(repr(given))}; allowed is a number from {LEAST_ERROR:g} to {MOST_ERROR:g}."
-        )
-    return error
+    allowed = f"a number from {LEAST_ERROR:g} to {MOST_ERROR:g}"
+    return real_number("truncation_error", given, lambda error: LEAST_ERROR <= error <= MOST_ERROR, allowed)
 
 
 def _first_capacity(
@@ -216,7 +209,10 @@ class _Growth:
         rates = np.atleast_1d(parameters["service_rates"]).tolist()
         shown = parameters.get("preferences")
         kinds = list(zip(rates, [0] * len(rates) if shown is None else list(shown), strict=True))
-        self.alike = [[k for k, other in enumerate(kinds) if other == kind] for kind in kinds]
+        groups: dict[Any, list[int]] = {}
+        for server, kind in enumerate(kinds):
+            groups.setdefault(kind, []).append(server)
+        self.alike = [groups[kind] for kind in kinds]
         """Servers that are exchangeable keep equal capacities."""
 
     def run(self, capacity: tuple[int, ...]) -> Truncation:

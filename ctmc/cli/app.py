@@ -203,6 +203,9 @@ def _run(arguments: list[str], output: Output) -> int:
         return output.failure(type(error).__name__, str(error), 2, error)
     except MemoryError as error:
         return output.failure("MemoryError", "there is not enough memory; see --memory-limit", 2, error)
+    except OSError as error:  # of a path that nobody looked at before: a name too long, a folder that may not be read
+        message = f"Cannot use {error.filename}: {error.strerror}." if error.filename else f"{error}."
+        return output.failure("StorageError", message, 2, error)
     except Exception as error:
         message = f"internal error, {type(error).__name__}: {error}; run again with --debug to see where"
         return output.failure("InternalError", message, INTERNAL_ERROR, error)

@@ -34,7 +34,7 @@ def clusters(nodes: str, values: dict[str, Any]) -> list[Cluster]:
     >>> [found.nodes for found in clusters("10,100", {"memory_per_node": "256GiB", "ranks_per_node": 4})]
     [10, 100]
     """
-    from ctmc.errors import ModelError, printable
+    from ctmc.errors import ModelError, shown
     from ctmc.model.memory import parse_size
     from ctmc.scale import Cluster
 
@@ -42,9 +42,7 @@ def clusters(nodes: str, values: dict[str, Any]) -> list[Cluster]:
         raise ModelError("--memory-per-node is missing; with --nodes, the memory of a node is needed, such as 256GiB.")
     words = nodes.split(",")
     if not all(word.strip().isdecimal() and len(word.strip()) < 10 for word in words):
-        raise ModelError(
-            f"--nodes is {printable(nodes)!r}; allowed are whole numbers from 1 on, such as 10 or 10,100,1000."
-        )
+        raise ModelError(f"--nodes is {shown(nodes)}; allowed are whole numbers from 1 on, such as 10 or 10,100,1000.")
     given: dict[str, Any] = {}
     for name, field in (("memory_per_node", "memory"), ("memory_bandwidth", ""), ("network_bandwidth", "")):
         if values.get(name) is not None:
@@ -53,7 +51,7 @@ def clusters(nodes: str, values: dict[str, Any]) -> list[Cluster]:
             except ModelError:
                 flag = "--" + name.replace("_", "-")
                 raise ModelError(
-                    f"{flag} is {printable(values[name])!r}; allowed is a positive size such as 400MiB, 2GiB or 1.5GB."
+                    f"{flag} is {shown(values[name])}; allowed is a positive size such as 400MiB, 2GiB or 1.5GB."
                 ) from None
     for name, field in (("ranks_per_node", "ranks"), ("latency", "latency")):
         if values.get(name) is not None:

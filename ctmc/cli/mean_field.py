@@ -14,7 +14,7 @@ from ctmc.cli.build import function_flags
 from ctmc.cli.docstring import read_docstring
 from ctmc.cli.groups import SomeBuilders
 from ctmc.cli.options import code_option, file_type, given_values, limits, memory_option, threads_option
-from ctmc.errors import ModelError, printable
+from ctmc.errors import ModelError, printable, shown
 
 _EXACT = "2,4"
 _SIMULATED = "10,100,1000,100000"
@@ -94,7 +94,7 @@ def _servers(flag: str, text: str) -> list[int]:
     except ValueError:
         counts = [0]
     if any(count < 1 for count in counts):
-        raise ModelError(f"{flag} is {printable(text)!r}; allowed are whole numbers >= 1 such as 2,4, or none.")
+        raise ModelError(f"{flag} is {shown(text)}; allowed are whole numbers >= 1 such as 2,4, or none.")
     return counts
 
 

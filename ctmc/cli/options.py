@@ -161,6 +161,16 @@ def limits(threads: int | None, memory_limit: str | None, allow_code: bool = Fal
                 sys.path.remove(here)
 
 
+class _File(click.Path):
+    """A path that is not empty."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; an empty one is bad usage."""
+        if not value:
+            self.fail("it is empty; allowed is the name of a file", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def file_type() -> click.Path:
     """Return the type of a path; whether it can be read is said by who reads it."""
-    return click.Path(path_type=str)
+    return _File(path_type=str)

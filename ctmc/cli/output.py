@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -75,7 +76,7 @@ class Output:
         """
         if not (self.speaker.leads or alone):
             return code
-        message = printable(message)
+        message = re.sub(r"\S{500,}", lambda word: f"{word[0][:80]}...", printable(message))  # nobody reads such a word
         if self.debug and error is not None:
             self.line("".join(traceback.format_exception(error)).rstrip())
         self.line(f"ctmc: {message}")

@@ -11,7 +11,7 @@ import click
 
 from ctmc.cli.app import Command, output_of
 from ctmc.cli.options import code_option, file_type, limits, memory_option
-from ctmc.errors import CTMCError, ModelError, StorageError, UnknownNameError, printable, unknown_name
+from ctmc.errors import CTMCError, ModelError, StorageError, UnknownNameError, printable, shown, unknown_name
 
 FORMATS = ("svg", "pdf", "png")
 _SUFFIX = ".solutions"
@@ -47,11 +47,11 @@ def _plot(
             f"Missing {'SOURCE' if source is None else '-o FILE'}; 'ctmc plot --list' names the figures."
         )
     if kind not in FORMATS:
-        raise ModelError(f"--format is {printable(kind)!r}; allowed are {', '.join(FORMATS)}.")
+        raise ModelError(f"--format is {shown(kind)}; allowed are {', '.join(FORMATS)}.")
     if figure is not None:
         check_picture(target)
     elif os.path.lexists(target) and not os.path.isdir(target):
-        raise ModelError(f"-o is {printable(target)!r}, a file; all figures need a folder, one needs --figure NAME.")
+        raise ModelError(f"-o is {shown(target)}, a file; all figures need a folder, one needs --figure NAME.")
     else:
         check_picture(f"figure.{kind}")
     drawn = []
@@ -129,7 +129,7 @@ def _of_comparison(source: str, figure: str | None, measure: str | None, names: 
         elif name == figure:
             by = measure or one.measures[0]
             if by not in one.allowed:
-                raise ModelError(f"--measure is {printable(by)!r}; allowed are {', '.join(one.allowed)} for {name}.")
+                raise ModelError(f"--measure is {shown(by)}; allowed are {', '.join(one.allowed)} for {name}.")
             yield f"{name}-{by}", job(name, by)
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from ctmc.cli.output import Output
-from ctmc.errors import ModelError, printable, unknown_name
+from ctmc.errors import ModelError, printable, shown, unknown_name
 
 _MOST_TIMES = 1_000_000
 
@@ -149,7 +149,7 @@ def parse_initial(text: str) -> tuple[int, ...] | dict[tuple[int, ...], float]:
     ((0, 2), {(0, 0): 0.25, (1, 0): 0.75})
     """
     problem = (
-        f"--initial is {printable(text)!r}; allowed are a state such as 0,0,0, and states with probabilities such as "
+        f"--initial is {shown(text)}; allowed are a state such as 0,0,0, and states with probabilities such as "
         "'0,0,0:0.5;1,0,0:0.5'."
     )
     try:
@@ -183,7 +183,7 @@ def parse_quantiles(text: str) -> list[float]:
     except ValueError:
         found = [math.nan]
     if not all(0 <= p <= 1 for p in found):
-        raise ModelError(f"--quantile is {printable(text)!r}; allowed are probabilities from 0 to 1 such as 0.5,0.95.")
+        raise ModelError(f"--quantile is {shown(text)}; allowed are probabilities from 0 to 1 such as 0.5,0.95.")
     return found
 
 
@@ -199,7 +199,7 @@ def parse_numbers(text: str, flag: str, kind: type) -> list[Any]:
         return [kind(part) for part in text.split(",")]
     except ValueError:
         what = "whole numbers such as 50,100" if kind is int else "numbers such as 1e-8,1e-12"
-        raise ModelError(f"{flag} is {printable(text)!r}; allowed are {what}.") from None
+        raise ModelError(f"{flag} is {shown(text)}; allowed are {what}.") from None
 
 
 def parse_times(text: str, flag: str = "--times") -> list[float]:
@@ -210,12 +210,12 @@ def parse_times(text: str, flag: str = "--times") -> list[float]:
     >>> parse_times("0.5,2"), parse_times("0:1:0.25")
     ([0.5, 2.0], [0.0, 0.25, 0.5, 0.75, 1.0])
     """
-    problem = f"{flag} is {printable(text)!r}; allowed are numbers such as 0.5,2 or begin:end:step such as 0:50:1."
+    problem = f"{flag} is {shown(text)}; allowed are numbers such as 0.5,2 or begin:end:step such as 0:50:1."
     try:
         if ":" not in text:
             times = [float(part) for part in text.split(",")]
             if times[0] < 0 or not all(map(math.isfinite, times)) or any(a >= b for a, b in pairwise(times)):
-                raise ModelError(f"{flag} is {printable(text)!r}; allowed are finite times >= 0, ascending.")
+                raise ModelError(f"{flag} is {shown(text)}; allowed are finite times >= 0, ascending.")
             return times
         begin, end, step = (Fraction(str(float(part))) for part in text.split(":"))  # exact: 3 * 0.1 is 0.3 here
     except ValueError as error:

@@ -10,6 +10,7 @@ import click
 
 from ctmc.cli.app import Command, output_of
 from ctmc.cli.options import file_type
+from ctmc.errors import shown
 
 if TYPE_CHECKING:
     from ctmc.cli.output import Output
@@ -94,9 +95,9 @@ def _check(file: str, targets: dict[str, str], overwrite: bool) -> None:
             raise StudyError(f"{option} is '-'; allowed is the name of a file.")
         real = os.path.realpath(path)
         if real == os.path.realpath(file):
-            raise StudyError(f"{option} is {printable(path)!r}, the comparison itself; allowed is another file.")
+            raise StudyError(f"{option} is {shown(path)}, the comparison itself; allowed is another file.")
         if real in seen:
-            raise StudyError(f"{seen[real]} and {option} are both {printable(path)!r}; allowed are different files.")
+            raise StudyError(f"{seen[real]} and {option} are both {shown(path)}; allowed are different files.")
         seen[real] = option
         if not overwrite and os.path.lexists(path):
             raise StorageError(f"Cannot write {printable(path)}: it exists already; --overwrite replaces it.")

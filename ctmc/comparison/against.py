@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ctmc.comparison.runs import Comparison, Run
-from ctmc.errors import StudyError, printable
+from ctmc.errors import StudyError, printable, shown
 
 COUNTS = ("products", "iterations")
 MEASURED = ("seconds", "cpu_seconds", "memory")
@@ -78,7 +78,7 @@ def read_rule(text: str) -> Rule:
     if match is None or match[1] not in (*COUNTS, *MEASURED):
         names = ", ".join((*COUNTS, *MEASURED))
         raise StudyError(
-            f"the rule is {printable(text)!r}; allowed is MEASURE:+P%, such as products:+5% or seconds!:+50%, with one of {names}."
+            f"the rule is {shown(text)}; allowed is MEASURE:+P%, such as products:+5% or seconds!:+50%, with one of {names}."
         )
     return Rule(match[1], float(match[3]), match[1] in COUNTS or bool(match[2]))
 

@@ -18,7 +18,7 @@ from ctmc.comparison.files import load_comparison
 from ctmc.comparison.runs import ComparedModel, Comparison, Run
 from ctmc.comparison.settings import Entry, Settings
 from ctmc.comparison.warden import patience
-from ctmc.errors import CTMCError, StorageError, StudyError, printable
+from ctmc.errors import CTMCError, StorageError, StudyError, printable, shown
 from ctmc.model.memory import parse_size
 from ctmc.problem import PROBLEMS
 from ctmc.storage import read_info
@@ -61,7 +61,7 @@ def plan(
     names = [entry.name for entry in entries]
     for name in names:
         if names.count(name) > 1:
-            raise StudyError(f"two models have the name {printable(name)!r}; allowed is one of each name.")
+            raise StudyError(f"two models have the name {shown(name)}; allowed is one of each name.")
     found = Plan(entries, settings)
     if output is not None:
         found.recall(known_comparison(Path(output)))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ctmc.comparison.runs import NOT_ATTEMPTED, Comparison, Run
-from ctmc.errors import StudyError, printable
+from ctmc.errors import StudyError, shown
 
 MEASURES = ("products", "seconds", "memory")
 """What a run may cost: products with the generator, median seconds of the solve, bytes allocated at most."""
@@ -89,7 +89,7 @@ def check_measure(measure: str, allowed: Sequence[str] = MEASURES) -> None:
     ctmc.errors.StudyError: measure is 'hours'; allowed are products, seconds, memory.
     """
     if measure not in allowed:
-        raise StudyError(f"measure is {printable(measure)!r}; allowed are {', '.join(allowed)}.")
+        raise StudyError(f"measure is {shown(measure)}; allowed are {', '.join(allowed)}.")
 
 
 def cost(run: Run, measure: str) -> float:

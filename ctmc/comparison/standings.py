@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ctmc.comparison.runs import NOT_APPLICABLE, NOT_ATTEMPTED, Comparison, Run
-from ctmc.errors import StudyError, printable
+from ctmc.errors import StudyError, shown
 
 COSTS = ("seconds", "products")
 """What a run may cost: median seconds, products with the generator."""
@@ -126,7 +126,7 @@ def cost(run: Run, measure: str) -> float:
     2.0
     """
     if measure not in COSTS:
-        raise StudyError(f"measure is {printable(measure)!r}; allowed are {' and '.join(COSTS)}.")
+        raise StudyError(f"measure is {shown(measure)}; allowed are {' and '.join(COSTS)}.")
     value: float | None = run.median_seconds
     if measure == "products":
         value = run.products if run.iterations and run.products else None

@@ -18,7 +18,7 @@ from ctmc.model.distribution import Distribution, distribution
 from ctmc.model.entries import check_diagonal, checked_positions, entries_of, rows_of
 from ctmc.model.forms import coded, written_out
 from ctmc.model.memory import format_size
-from ctmc.model.parameters import LARGEST, check_mapping, check_name, real_numbers, whole_number
+from ctmc.model.parameters import LARGEST_COUNT, check_mapping, check_name, real_numbers, whole_number
 from ctmc.model.recipe import Recipe
 from ctmc.model.rerating import checked_rates, rerated
 from ctmc.model.reward import Reward, variable_rewards
@@ -210,7 +210,7 @@ class Generator(Summarised):
 
     def name_of(self, position: int) -> str:
         """Return position and coordinates of a state, for messages."""
-        position = whole_number("position", position, 0, LARGEST) + self.begin
+        position = whole_number("position", position, 0, LARGEST_COUNT) + self.begin
         return f"{position} {tuple(self.space.states(position).tolist())}"
 
     # ---- construction -------------------------------------------------------------------------------------------

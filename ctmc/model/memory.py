@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,7 +75,7 @@ def parse_size(text: int | str) -> int:
     (1500000000, 2048)
     """
     given = shown(text).strip("'") if isinstance(text, str | int) and not isinstance(text, bool) else ""
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([a-zA-Z]*)\s*", given)
+    match = re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]*)?)\s*([a-zA-Z]*)\s*", given)
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None or float(match[1]) * unit < 1:
         raise ModelError(f"memory limit is {shown(text)}; allowed is a positive size such as 400MiB, 2GiB or 1.5GB.")
@@ -89,6 +90,7 @@ def format_size(size: float) -> str:
     >>> format_size(445_000_000), format_size(512)
     ('424.4 MiB', '512 B')
     """
+    size = min(size, 10**300)  # whole numbers have no limit, what they are divided into has
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if size < 1024 or unit == "TiB":
             break
@@ -113,7 +115,9 @@ def require_memory(what: str, size: int, *, states: int | None = None, entries: 
         held = _held.get() if _limit.get() is not None else 0
         beside = f", of which the model holds {format_size(held)}" if held else ""
         counts = ", ".join(
-            f"{count:,} {name}" for count, name in ((states, "states"), (entries, "transitions")) if count is not None
+            f"{count:,} {name}" if count < 10**30 else f"about 10^{round(math.log10(count))} {name}"
+            for count, name in ((states, "states"), (entries, "transitions"))
+            if count is not None
         )
         raise MemoryLimitError(
             f"{what} needs {format_size(size)}{' (' + counts + ')' if counts else ''}, more than the memory limit of "

@@ -1,9 +1,9 @@
-"""Checks of what users give: numbers, names and functions; one sentence for what is wrong."""
+"""Checks of what users give: numbers, words, switches, names and functions; one sentence for what is wrong."""
 
 from __future__ import annotations
 
 import numbers as kinds
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -12,7 +12,11 @@ from scipy.sparse import csr_array, issparse
 
 from ctmc.errors import CTMCError, ModelError, shown, unknown_name
 
-LARGEST = 2**63 - 1
+LEAST_RATE, MOST_RATE = 1e-200, 1e200
+"""Rates beyond have reciprocals, products or sums that float64 does not hold."""
+LARGEST_EXACT = 2**53
+"""Whole numbers beyond are not exact in float64, and overflow 64 bits where they are multiplied."""
+LARGEST_COUNT = 2**63 - 1
 """The largest whole number that counts states, levels, or anything else that is held."""
 
 
@@ -154,7 +158,7 @@ def called(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def numbers(name: str, given: Any, allowed: str) -> np.ndarray:
-    """Return a parameter as a vector of float64; one number makes a vector of length 1.
+    """Return a parameter as a vector of float64; one number makes a vector of length 1, and true and false are none.
 
     Parameters
     ----------
@@ -170,9 +174,9 @@ def numbers(name: str, given: Any, allowed: str) -> np.ndarray:
     ModelError
         If it is not a non-empty vector of numbers.
     """
-    if isinstance(given, bool):
-        raise ModelError(f"{name} is {given}; allowed are {allowed}.")
     vector = np.atleast_1d(real_numbers(name, given, allowed))
+    if _has_switch(given):
+        raise ModelError(f"{name} is {shown(given)}; allowed are {allowed}.")
     if not vector.size:
         raise ModelError(f"{name} is empty; allowed are {allowed}.")
     if vector.ndim != 1:
@@ -193,12 +197,52 @@ def positive_rates(name: str, given: Any) -> np.ndarray:
     bad = ~((rates > 0) & np.isfinite(rates))
     if bad.any():
         raise ModelError(f"{name} has the value {rates[np.argmax(bad)]}; allowed are {allowed}.")
+    check_magnitude(name, rates)
     return rates
+
+
+def check_magnitude(name: str, rates: np.ndarray) -> None:
+    """Raise `ModelError` where a rate is too small or too large to be reckoned with; zero is none of both."""
+    bad = (rates != 0) & ((rates < LEAST_RATE) | (rates > MOST_RATE))
+    if bad.any():
+        raise ModelError(
+            f"{name} has the value {rates[np.argmax(bad)]}; allowed are rates from {LEAST_RATE:g} to {MOST_RATE:g}."
+        )
 
 
 def positive_rate(name: str, given: Any) -> float:
     """Return a parameter as one positive, finite rate."""
-    return real_number(name, given, lambda rate: 0 < rate < np.inf, "a positive, finite rate")
+    rate = real_number(name, given, lambda value: 0 < value < np.inf, "a positive, finite rate")
+    check_magnitude(name, np.array([rate]))
+    return rate
+
+
+def choice(name: str, given: Any, choices: Sequence[str]) -> str:
+    """Return a parameter that is one of a few words.
+
+    Raises
+    ------
+    UnknownNameError
+        If it is none of them.
+    """
+    if not isinstance(given, str) or given not in choices:
+        raise unknown_name(f"value of {name}", given, choices)
+    return given
+
+
+def each(name: str, given: Any, count: int, of: str) -> list[Any]:
+    """Return a parameter as a list of as many values as there are things; one value stands for all of them.
+
+    Examples
+    --------
+    >>> each("capacity", 5, 2, "the 2 servers"), each("capacity", [5, 6], 2, "the 2 servers")
+    ([5, 5], [5, 6])
+    """
+    if not isinstance(given, list | tuple | range) and not (isinstance(given, np.ndarray) and given.ndim):
+        return [given] * count
+    if len(given) != count:
+        raise ModelError(f"{name} has {len(given)} numbers; allowed is one, or one for each of {of}.")
+    return list(given)
 
 
 def whole_number(name: str, given: Any, least: int, most: int | None = None, why: str = "") -> int:
@@ -208,14 +252,24 @@ def whole_number(name: str, given: Any, least: int, most: int | None = None, why
     ----------
     name, given
     least, most : int
-        The range; no upper limit by default.
+        The range; up to `LARGEST_EXACT` by default.
     why : str
         Added to the message, in parentheses.
     """
     is_whole = isinstance(given, int | np.integer) and not isinstance(given, bool)
-    if not is_whole or given < least or (most is not None and given > most):
-        open_ended = most is None or (most == LARGEST and not (is_whole and given > most))
-        limits = f">= {least}" if open_ended else f"from {least} to {'2^63 - 1' if most == LARGEST else most}"
+    largest = LARGEST_EXACT if most is None else most
+    if not is_whole or not least <= given <= largest:
+        open_ended = most in (None, LARGEST_COUNT) and not (is_whole and given > largest)
+        limits = f">= {least}" if open_ended else f"from {least} to {'2^63 - 1' if most == LARGEST_COUNT else largest}"
         reason = f" ({why})" if why else ""
         raise ModelError(f"{name} is {shown(given)}; allowed is a whole number {limits}{reason}.")
     return int(given)
+
+
+def _has_switch(given: Any) -> bool:
+    """Return whether there is a truth value in what was given, at any depth."""
+    if isinstance(given, list | tuple):
+        kinds_of_items = set(map(type, given))
+        nested = kinds_of_items & {list, tuple, np.ndarray}
+        return bool(kinds_of_items & {bool, np.bool_}) or (bool(nested) and any(map(_has_switch, given)))
+    return isinstance(given, bool | np.bool_) or (isinstance(given, np.ndarray) and given.dtype.kind == "b")

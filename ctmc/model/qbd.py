@@ -22,7 +22,7 @@ from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
 from ctmc.model.matrix_geometric import MatrixGeometric as MatrixGeometric
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import LARGEST, check_function, real_matrix, whole_number
+from ctmc.model.parameters import LARGEST_COUNT, check_function, real_matrix, whole_number
 from ctmc.model.phase_type import PhaseType
 from ctmc.model.recipe import Recipe
 from ctmc.model.rerating import rerated
@@ -250,7 +250,7 @@ class QBD(Summarised):
 
     def level_states(self, level: int) -> np.ndarray:
         """Return the states of a level, shape (phases, dimension), the level being coordinate 0."""
-        whole_number("level", level, 0, LARGEST)
+        whole_number("level", level, 0, LARGEST_COUNT)
         table = self.phases[min(level, len(self.phases) - 1)]
         return np.column_stack([np.full(len(table), level), table])
 
@@ -264,7 +264,7 @@ class QBD(Summarised):
         last : (down, local), optional
             Blocks of the last level, above the boundary, if it has its own, shapes (m, m).
         """
-        whole_number("levels", levels, self.boundary_levels, LARGEST, "the boundary at least")
+        whole_number("levels", levels, self.boundary_levels, LARGEST_COUNT, "the boundary at least")
         size = sum(map(len, self.phases)) + (levels - self.boundary_levels) * self.phase_count
         entries = sum(level.local.nnz + level.up.nnz for level in self.boundary)
         entries += (levels - self.boundary_levels) * (self.up.nnz + self.local.nnz + self.down.nnz)

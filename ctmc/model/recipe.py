@@ -117,18 +117,16 @@ def plain(name: str, value: Any) -> Any:
         return {_key(name, key): plain(name, item) for key, item in value.items()}
     if np.ma.is_masked(value):
         raise ModelError(f"{name} is {shown(value)}; allowed are numbers that are not masked.")
-    if isinstance(value, np.ndarray) and not value.ndim:
-        value = value[()]
-    if isinstance(value, list | tuple | np.ndarray):
+    if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim):
         return [plain(name, item) for item in value]
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic | np.ndarray):
         value = value.item()
     if callable(value):
         return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__name__)}"
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ModelError(
-        f"{name} has the value {shown(value)} of type {type(value).__name__}; allowed are numbers, text and lists of them."
+        f"{name} has the value {shown(value)}, of type {type(value).__name__}; allowed are numbers, text and lists of them."
     )
 
 

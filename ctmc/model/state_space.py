@@ -7,6 +7,7 @@ tables, so nothing is stored per state.  A `Listed` space is a table of states i
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import numpy as np
 
 from ctmc.errors import ModelError, shown
 from ctmc.model.counting import count_on
-from ctmc.model.parameters import LARGEST, check_name, whole_number
+from ctmc.model.parameters import LARGEST_COUNT, check_name, whole_number
 
 SLAB = 1 << 16
 """States per slab wherever something is evaluated state by state."""
@@ -35,7 +36,7 @@ class Variable:
     def __post_init__(self) -> None:
         check_name("the name of a variable", self.name)
         if self.length is not None:
-            whole_number(f"length of variable {shown(self.name)}", self.length, 0, LARGEST)
+            whole_number(f"length of variable {shown(self.name)}", self.length, 0, LARGEST_COUNT)
 
     @property
     def width(self) -> int:
@@ -181,13 +182,14 @@ class Lattice(StateSpace):
         if self.total is not None and self.total >= sum(self.limits):
             object.__setattr__(self, "total", None)
         self._check_classes()
-        if self.total is not None and self.total > _LARGEST_TOTAL:
+        if self.total is not None and self.total * len(self.limits) > _LARGEST_TOTAL:
             raise ModelError(
-                f"total is {self.total:,}; allowed are up to {_LARGEST_TOTAL:,}, as counting takes a table."
+                f"total is {self.total:,} for {len(self.limits)} coordinates; allowed are up to "
+                f"{_LARGEST_TOTAL // len(self.limits):,}, as counting takes a table."
             )
         if self.size > np.iinfo(np.int64).max:
             raise ModelError(
-                f"limits {shown(self.limits)} span about 10^{(self.size.bit_length() - 1) * 0.30103:.0f} states; allowed are up to 2^63 - 1."
+                f"limits {shown(self.limits)} span about 10^{round(math.log10(self.size))} states; allowed are up to 2^63 - 1."
             )
 
     def _check_classes(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ctmc import certificate
-from ctmc.errors import ModelError, StorageError, printable
+from ctmc.errors import ModelError, StorageError, printable, shown
 from ctmc.passage_solution import PassageSolution
 from ctmc.problem import PROBLEMS, AccumulatedReward, DiscountedReward, FirstPassage, Stationary, Transient
 from ctmc.solution import Outcome, Solution, Status
@@ -183,7 +183,7 @@ def restored(model: Any, stored: StoredSolution) -> Solution:
     if model.content_hash != stored.model_hash:
         raise ModelError(f"{where} is an answer of another model.")
     if stored.problem not in PROBLEMS:
-        raise ModelError(f"{where} has the problem {printable(stored.problem)!r}; allowed are {', '.join(PROBLEMS)}.")
+        raise ModelError(f"{where} has the problem {shown(stored.problem)}; allowed are {', '.join(PROBLEMS)}.")
     if stored.functions:
         raise ModelError(
             f"{where} has a function as its {' and '.join(stored.functions)}, which is known by name only."

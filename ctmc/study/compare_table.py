@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ctmc.errors import CTMCError, printable
+from ctmc.errors import CTMCError, shown
 from ctmc.model.memory import parse_size
 from ctmc.problem import PROBLEMS
 from ctmc.study.parameters import fits
@@ -55,12 +55,12 @@ def read_compare(content: Mapping[str, Any]) -> tuple[str | tuple[str, ...], dic
     """
     problem = content.get("problem", "stationary")
     if problem not in PROBLEMS:
-        raise WrongKey(f"problem is {printable(repr(problem))}; allowed is one of {', '.join(PROBLEMS)}.", "problem")
+        raise WrongKey(f"problem is {shown(problem)}; allowed is one of {', '.join(PROBLEMS)}.", "problem")
     solvers = content.get("solvers", ALL)
     if isinstance(solvers, list) and solvers and all(isinstance(text, str) for text in solvers):
         solvers = tuple(solvers)
     elif not isinstance(solvers, str):
-        raise WrongKey(f"solvers is {printable(repr(solvers))}; allowed is text, or a list of texts.", "solvers")
+        raise WrongKey(f"solvers is {shown(solvers)}; allowed is text, or a list of texts.", "solvers")
     try:
         solvers_of(solvers, problem)
     except CTMCError as error:
@@ -77,18 +77,18 @@ def read_compare(content: Mapping[str, Any]) -> tuple[str | tuple[str, ...], dic
             continue
         values = given if isinstance(given, list) else [given]
         if not values or not all(fits(value, kind) and 0 < value < (1 if kind is float else 10**9) for value in values):
-            raise WrongKey(f"{key} is {printable(repr(given))}; allowed is a list of {allowed}.", key)
+            raise WrongKey(f"{key} is {shown(given)}; allowed is a list of {allowed}.", key)
         how[key] = tuple(values)
     for key, kind in _NUMBERS.items():
         value = content.get(key)
         if value is not None:
             if not (fits(value, kind) and value > 0):
                 what = "a whole number" if kind is int else "a number of seconds"
-                raise WrongKey(f"{key} is {printable(repr(value))}; allowed is {what} above 0.", key)
+                raise WrongKey(f"{key} is {shown(value)}; allowed is {what} above 0.", key)
             how[key] = value
     warm = content.get("warm", False)
     if not isinstance(warm, bool):
-        raise WrongKey(f"warm is {printable(repr(warm))}; allowed is true or false.", "warm")
+        raise WrongKey(f"warm is {shown(warm)}; allowed is true or false.", "warm")
     if warm:
         how["warm"] = True
     if content.get("memory_limit") is not None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ctmc.errors import ModelError, printable
+from ctmc.errors import ModelError, shown
 from ctmc.model.predicate import parse_formula
 from ctmc.solution import Solution
 from ctmc.study.design import Design, Point
@@ -33,15 +33,13 @@ class Cost:
         self.text = text
         self._formula = None
         if re.search(r"[<>=!]|\b(?:and|or|not|true|false)\b", text):
-            raise ModelError(
-                f"what is minimised is {printable(text)!r}; allowed is a measure, or arithmetic over measures."
-            )
+            raise ModelError(f"what is minimised is {shown(text)}; allowed is a measure, or arithmetic over measures.")
         if re.fullmatch(r"\s*(?:\w+\s*\[\s*\d+\s*\]|p[\d.]+\s*\(.*\)|[^\W\d]\w*)\s*", text):
             check_measure(text)
         else:
             self._formula = parse_formula(text)
             if not self._formula.names:
-                raise ModelError(f"what is minimised is {printable(text)!r}, which names no measure.")
+                raise ModelError(f"what is minimised is {shown(text)}, which names no measure.")
 
     @property
     def weights(self) -> dict[str, float] | None:
@@ -81,7 +79,7 @@ class Cost:
         weights = {f"{component[1]}[{component[2]}]": 1.0} if component else self.weights
         if weights is None:
             raise ModelError(
-                f"the cost {printable(self.text)!r} is no sum of rewards with weights >= 0, and nothing else accumulates over time; "
+                f"the cost {shown(self.text)} is no sum of rewards with weights >= 0, and nothing else accumulates over time; "
                 "allowed is for instance 'imbalance + 0.1*jobs'."
             )
         return weights
@@ -103,7 +101,7 @@ class Cost:
                 f"{self.text!r} has {len(value)} components; write {self.text}[0], for instance."
             ) from None
         if not math.isfinite(number):
-            raise ModelError(f"the cost {printable(self.text)!r} is {number}; allowed is a finite number.")
+            raise ModelError(f"the cost {shown(self.text)} is {number}; allowed is a finite number.")
         return number
 
     def bound(self, design: Design, point: Point) -> float:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ctmc import registry
-from ctmc.errors import ModelError, printable, unknown_name
+from ctmc.errors import ModelError, printable, shown, unknown_name
 from ctmc.study.continuous import ContinuousDesign, Cube
 from ctmc.study.parameters import alternatives, fits, from_text, is_sequence
 
@@ -298,8 +298,6 @@ def _listed(builder: str, name: str, text: str, annotation: Any) -> Design:
         raise ModelError(f"{name} of {builder} takes several values; allowed in a list are parameters that take one.")
     parts = [part.strip() for part in text.split(",")]
     if not all(parts) or len(set(parts)) < len(parts):
-        raise ModelError(
-            f"the list of {name} is {printable(text)!r}; allowed are different values with commas between."
-        )
+        raise ModelError(f"the list of {name} is {shown(text)}; allowed are different values with commas between.")
     values = tuple(from_text(name, part, annotation) for part in parts)
     return Design(parameter=name, lower=(0,), upper=(len(values) - 1,), scalar=True, values=values)

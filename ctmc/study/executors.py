@@ -18,7 +18,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from ctmc.errors import StudyError, printable
+from ctmc.errors import StudyError, printable, shown
 from ctmc.model.memory import given_limit, memory_limit
 
 _HELD = (signal.SIGINT, signal.SIGHUP)
@@ -194,12 +194,10 @@ def checked_scheduler(address: str, *, allow_insecure: bool = False) -> str:
     except ValueError:
         host, port = None, None
     if not host or not port or parts.scheme not in ("tcp", "tls") or parts.path not in ("", "/"):
-        raise StudyError(
-            f"scheduler is {printable(repr(address))}; allowed is HOST:PORT, tcp://HOST:PORT or tls://HOST:PORT."
-        )
+        raise StudyError(f"scheduler is {shown(address)}; allowed is HOST:PORT, tcp://HOST:PORT or tls://HOST:PORT.")
     if not (parts.scheme == "tls" or _is_here(host) or allow_insecure):
         raise StudyError(
-            f"scheduler is {printable(repr(address))}, on another machine and without TLS, where anybody could run code here; "
+            f"scheduler is {shown(address)}, on another machine and without TLS, where anybody could run code here; "
             "allowed are localhost and tls:// addresses, or --allow-insecure-scheduler."
         )
     return full

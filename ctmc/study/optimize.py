@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ctmc.errors import ModelError, printable, unknown_name
+from ctmc.errors import ModelError, shown, unknown_name
 from ctmc.study.continuous import Tie
 from ctmc.study.cost import Cost
 from ctmc.study.criteria import Criterion
@@ -193,7 +193,7 @@ def optimize(
     cost = Cost(str(maximize if minimize is None else minimize))
     judged = Criterion(name=criterion, horizon=horizon, discount=discount, initial=initial)
     if method not in METHODS:
-        raise ModelError(f"method is {printable(method)!r}; allowed is {' or '.join(METHODS)}.")
+        raise ModelError(f"method is {shown(method)}; allowed is {' or '.join(METHODS)}.")
     if measured_rates not in MEASURED_RATES:
         raise unknown_name("choice of measured_rates", measured_rates, MEASURED_RATES)
     for name, number, least in (("evaluations", evaluations, 1), ("curve_points", curve_points, 0)):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ctmc import registry
-from ctmc.errors import CTMCError, StudyError, printable, unknown_name
+from ctmc.errors import CTMCError, StudyError, printable, shown, unknown_name
 from ctmc.study.parameters import from_text
 
 _RANGE = re.compile(r"[^:,;]+(?::[^:,;]+){1,2}")
@@ -40,7 +40,7 @@ def overridden(content: Mapping[str, Any], changes: Iterable[str]) -> dict[str, 
     for change in changes:
         key, equals, text = (part.strip() for part in change.partition("="))
         if not (key and equals and text):
-            raise StudyError(f"--set is {printable(change)!r}; allowed is KEY=VALUE, such as arrival_rate=1,2,3.")
+            raise StudyError(f"--set is {shown(change)}; allowed is KEY=VALUE, such as arrival_rate=1,2,3.")
         try:
             _apply(changed, key, text)
         except CTMCError as error:

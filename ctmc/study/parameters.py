@@ -10,7 +10,7 @@ import typing
 from fractions import Fraction
 from typing import Any
 
-from ctmc.errors import ModelError, printable
+from ctmc.errors import ModelError, shown
 
 _SEQUENCES = (list, tuple, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _CODE = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
@@ -136,7 +136,7 @@ def from_text(name: str, text: str, annotation: Any) -> Any:
             return number
     if unknown or str in scalars or any(map(_is_callable, scalars)):
         return text
-    raise ModelError(f"{name} is {printable(text)!r}; allowed is {describe(annotation)}.")
+    raise ModelError(f"{name} is {shown(text)}; allowed is {describe(annotation)}.")
 
 
 def _number(text: str) -> int | float | None:

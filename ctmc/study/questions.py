@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from ctmc.errors import printable
+from ctmc.errors import shown
 from ctmc.study.parameters import fits
 
 _TIMED = ("transient", "accumulated-reward")
@@ -73,17 +73,17 @@ def read_question(content: Mapping[str, Any], problem: str) -> dict[str, Any]:
     for key in ("target", "avoid"):
         if content.get(key) is not None:
             if not isinstance(content[key], str):
-                raise WrongKey(f"{key} is {printable(repr(content[key]))}; allowed is a condition in quotes.", key)
+                raise WrongKey(f"{key} is {shown(content[key])}; allowed is a condition in quotes.", key)
             found[key] = content[key]
     moments, discount = content.get("moments"), content.get("discount")
     if moments is not None:
         if not fits(moments, int) or not 1 <= moments <= 8:
-            raise WrongKey(f"moments is {printable(repr(moments))}; allowed is a whole number from 1 to 8.", "moments")
+            raise WrongKey(f"moments is {shown(moments)}; allowed is a whole number from 1 to 8.", "moments")
         found["moments"] = moments
     if discount is not None:
         if not fits(discount, float) or not 0 < discount < math.inf:
             raise WrongKey(
-                f"discount is {printable(repr(discount))}; allowed is a positive number, per unit of time.", "discount"
+                f"discount is {shown(discount)}; allowed is a positive number, per unit of time.", "discount"
             )
         found["discount"] = float(discount)
     numbers = problem == "first-passage" or "reward" in found
@@ -108,12 +108,12 @@ def _numbers(key: str, value: Any) -> tuple[float, ...]:
             raise WrongKey(f"times are {sweep.count(read):,}; allowed are {sweep.MAXIMUM_POINTS:,}.", key)
         return tuple(sweep.listed(read))
     if not isinstance(value, list) or not value or not fits(value, list[float]):
-        raise WrongKey(f"{key} is {printable(repr(value))}; allowed is a list of one or more numbers.", key)
+        raise WrongKey(f"{key} is {shown(value)}; allowed is a list of one or more numbers.", key)
     return tuple(value)
 
 
 def _texts(key: str, value: Any) -> tuple[str, ...]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        raise WrongKey(f"{key} is {printable(repr(value))}; allowed is the name of a reward, or a list of names.", key)
+        raise WrongKey(f"{key} is {shown(value)}; allowed is the name of a reward, or a list of names.", key)
     return tuple(texts)

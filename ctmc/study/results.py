@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ctmc.errors import StorageError, StudyError, printable
+from ctmc.errors import StorageError, StudyError, printable, shown
 from ctmc.study.content import Study
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ def output_path(study: Study, given: str | Path | None) -> Path:
     name = f"{Path(study.source).stem}.h5" if study.output is None else study.output
     path = Path(name)
     if not name or "\0" in name or path.name in ("", "..") or name.endswith("/"):
-        raise StudyError(f"{printable(study.source)}: output is {printable(name)!r}; allowed is the name of a file.")
+        raise StudyError(f"{printable(study.source)}: output is {shown(name)}; allowed is the name of a file.")
     if path.is_absolute() or ".." in path.parts:
         raise StudyError(
-            f"{printable(study.source)}: output is {printable(name)!r}; allowed is a path below the current folder, "
+            f"{printable(study.source)}: output is {shown(name)}; allowed is a path below the current folder, "
             "or give another with --output."
         )
     here = Path.cwd().resolve()
@@ -47,7 +47,7 @@ def output_path(study: Study, given: str | Path | None) -> Path:
     for place in (path.parent, path, store_path(path), picture_path(path), *plots):
         if not place.resolve().is_relative_to(here):
             raise StudyError(
-                f"{printable(study.source)}: output is {printable(name)!r}, and {printable(place)} is a symbolic link that "
+                f"{printable(study.source)}: output is {shown(name)}, and {printable(place)} is a symbolic link that "
                 "leads out of the current folder; remove it, or give another output with --output."
             )
     return path

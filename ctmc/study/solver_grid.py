@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from ctmc import registry
 from ctmc.advise import AUTO, is_auto
-from ctmc.errors import ModelError, printable
+from ctmc.errors import ModelError, printable, shown
 from ctmc.problem import PROBLEMS
 from ctmc.storage.question import solver_text
 
@@ -57,20 +57,20 @@ def solvers_of(given: str | Sequence[str], problem: str = "stationary") -> list[
             continue
         for chosen in _expanded(text):
             solver = registry.make_solver(chosen)
-            if PROBLEMS[problem] not in solver.solves:
+            if registry.problem_class(problem) not in solver.solves:
                 kinds = " and ".join(name for name, kind in PROBLEMS.items() if kind in solver.solves)
                 raise ModelError(f"{registry.solver_name(solver)} does not take {problem} problems but {kinds} ones.")
             found[solver_text(solver)] = None
         if len(found) > MAXIMUM:
             raise ModelError(f"solvers asks for more than {MAXIMUM} methods with options; allowed are {MAXIMUM}.")
     if not found:
-        raise ModelError(f"solvers is {printable(given)!r}; allowed is 'all', or names separated by commas.")
+        raise ModelError(f"solvers is {shown(given)}; allowed is 'all', or names separated by commas.")
     return list(found)
 
 
 def _every(problem: str) -> Iterator[str]:
     for name in registry.solver_names():
-        if PROBLEMS[problem] in registry.solver_class(name).solves:
+        if registry.problem_class(problem) in registry.solver_class(name).solves:
             yield name
 
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from ctmc import registry
 from ctmc.advise import AUTO, is_auto
-from ctmc.errors import CTMCError, PluginError, StudyError, UnstableError, printable, unknown_name
+from ctmc.errors import CTMCError, PluginError, StudyError, UnstableError, printable, shown, unknown_name
 from ctmc.model.recipe import code_is_allowed
 from ctmc.problem import PROBLEMS
 from ctmc.solver import Solver
@@ -97,11 +97,11 @@ def _syntax(message: str, text: str, source: str) -> str:
     where = f"{printable(source)}, line {number}"
     if match[1].startswith("Cannot declare") or line.startswith("["):
         if "twice" in match[1] or "Cannot" in match[1]:
-            return f"{where}: the table {printable(line)!r} stands twice."
+            return f"{where}: the table {shown(line)} stands twice."
     elif match[1].startswith(("Cannot overwrite", "Duplicate", "Cannot mutate")):
         key = line.partition("=")[0].strip()
         inner = re.search(r"Duplicate inline table key '(.*)'", match[1])
-        return f"{where}: the key {printable(inner[1] if inner else key)!r} stands twice."
+        return f"{where}: the key {shown(inner[1] if inner else key)} stands twice."
     return f"{where}: {printable(match[1])}; a study is a TOML file."
 
 
@@ -134,7 +134,7 @@ class _Reader:
     def text_of(self, content: Mapping[str, Any], key: str, table: Table) -> str | None:
         value = content.get(key)
         if value is not None and not isinstance(value, str):
-            self.fail(f"{key} is {printable(repr(value))}; allowed is text in quotes.", table, key)
+            self.fail(f"{key} is {shown(value)}; allowed is text in quotes.", table, key)
         return value
 
     def study(self, content: dict[str, Any]) -> Study:
@@ -187,7 +187,7 @@ class _Reader:
         for name, table in content.items():
             for model in self.model(name, table, sweep.MAXIMUM_POINTS - len(found)):
                 if model.name in found:
-                    self.fail(f"the name {printable(model.name)!r} also comes from a sweep.", ("models", name))
+                    self.fail(f"the name {shown(model.name)} also comes from a sweep.", ("models", name))
                 found[model.name] = model
         return found
 
@@ -195,7 +195,7 @@ class _Reader:
         table: Table = ("models", name)
         if not isinstance(content, dict):
             self.fail(
-                f"the model {printable(name)!r} is {printable(repr(content))}; allowed is a table with the key builder or file.",
+                f"the model {shown(name)} is {shown(content)}; allowed is a table with the key builder or file.",
                 ("models",), name,
             )  # fmt: skip
         file = self.text_of(content, "file", table)
@@ -210,7 +210,7 @@ class _Reader:
                 )
             return [StudyModel(name, "", {}, name, file=file)]
         if builder is None:
-            self.fail(f"the model {printable(name)!r} has no key builder, and no key file.", table)
+            self.fail(f"the model {shown(name)} has no key builder, and no key file.", table)
         if builder not in registry.builder_names():
             self.unknown("builder", builder, registry.builder_names(), table, "builder")
         signature = registry.builder_parameters(builder)
@@ -222,7 +222,7 @@ class _Reader:
             self.check_code(key, value, table)
             annotation = signature.parameters[key].annotation
             if not fits(value, annotation):
-                self.fail(f"{key} is {printable(repr(value))}; allowed is {describe(annotation)}.", table, key)
+                self.fail(f"{key} is {shown(value)}; allowed is {describe(annotation)}.", table, key)
         if not swept:
             return [StudyModel(name, builder, given, name)]
         found = []
@@ -238,7 +238,7 @@ class _Reader:
         table: Table = ("models", name, "sweep")
         if not isinstance(content, dict):
             self.fail(
-                f"sweep is {printable(repr(content))}; allowed is a table of parameters and values.",
+                f"sweep is {shown(content)}; allowed is a table of parameters and values.",
                 ("models", name),
                 "sweep",
             )
@@ -267,7 +267,7 @@ class _Reader:
         if total > room:
             points = f"{total:,}" if total < 10**15 else "more than 10^15"
             self.fail(
-                f"the sweep of {printable(name)!r} makes {points} models; allowed are {sweep.MAXIMUM_POINTS:,} in a study.",
+                f"the sweep of {shown(name)} makes {points} models; allowed are {sweep.MAXIMUM_POINTS:,} in a study.",
                 table, next(iter(found)),
             )  # fmt: skip
         for key, chosen in found.items():
@@ -276,7 +276,7 @@ class _Reader:
                 annotation = signature[key].annotation
                 if not fits(value, annotation):
                     self.fail(
-                        f"{key} takes {printable(repr(value))} in the sweep; allowed is {describe(annotation)}.",
+                        f"{key} takes {shown(value)} in the sweep; allowed is {describe(annotation)}.",
                         table,
                         key,
                     )
@@ -304,7 +304,7 @@ class _Reader:
                 self.unknown("method", method, METHODS, table, "method")
             maximum = step.get("maximum")
             if maximum is not None and not (fits(maximum, int) and maximum > 0):
-                self.fail(f"maximum is {printable(repr(maximum))}; allowed is a whole number >= 1.", table, "maximum")
+                self.fail(f"maximum is {shown(maximum)}; allowed is a whole number >= 1.", table, "maximum")
             try:
                 Cost(minimize)
             except CTMCError as error:
@@ -314,11 +314,9 @@ class _Reader:
                 if model.group not in names:
                     continue
                 if model.file is not None:
-                    self.fail(
-                        f"the model {printable(model.group)!r} is read from a file; nothing of it is optimised.", table
-                    )
+                    self.fail(f"the model {shown(model.group)} is read from a file; nothing of it is optimised.", table)
                 if model.optimize is not None:
-                    self.fail(f"the model {printable(model.group)!r} is optimised twice.", table, "models")
+                    self.fail(f"the model {shown(model.group)} is optimised twice.", table, "models")
                 models[name] = replace(model, optimize=search)
                 if model.group in self.searched:
                     continue
@@ -338,7 +336,7 @@ class _Reader:
                 given = key in model.parameters or self.searched.get(model.group, "") in (key, None)
                 if parameter.default is parameter.empty and not given:
                     self.fail(
-                        f"the model {printable(model.group)!r} has no key {key}, which {model.builder} needs.",
+                        f"the model {shown(model.group)} has no key {key}, which {model.builder} needs.",
                         ("models", model.group),
                     )
 
@@ -381,9 +379,7 @@ class _Reader:
             allowed = (
                 ", ".join(f"{one:g}" for one in sorted(times)[:20]) or "none, as no question of the models has times"
             )
-            self.fail(
-                f"time is {printable(repr(time))}; allowed is one of the times asked for: {allowed}.", table, "time"
-            )
+            self.fail(f"time is {shown(time)}; allowed is one of the times asked for: {allowed}.", table, "time")
         if axes[0] == "time":
             if not times:
                 self.fail("x is 'time', but no question of the plot's models has times.", table, "x")
@@ -400,7 +396,7 @@ class _Reader:
         code = names_code(value)
         if code is not None and not code_is_allowed():
             self.fail(
-                f"{printable(key)} names the function {printable(code)!r}, whose code would run; allow it with --allow-code.",
+                f"{printable(key)} names the function {shown(code)}, whose code would run; allow it with --allow-code.",
                 table, key,
             )  # fmt: skip
 
@@ -421,12 +417,10 @@ class _Reader:
                 self.fail(str(error), table, "measures", measure)
         tolerance = content.get("tolerance")
         if tolerance is not None and not (fits(tolerance, float) and 0 < tolerance < 1):
-            self.fail(
-                f"tolerance is {printable(repr(tolerance))}; allowed is a number between 0 and 1.", table, "tolerance"
-            )
+            self.fail(f"tolerance is {shown(tolerance)}; allowed is a number between 0 and 1.", table, "tolerance")
         warm = content.get("warm", False)
         if not isinstance(warm, bool):
-            self.fail(f"warm is {printable(repr(warm))}; allowed is true or false.", table, "warm")
+            self.fail(f"warm is {shown(warm)}; allowed is true or false.", table, "warm")
         if warm and problem != "stationary":
             self.fail(f"warm is given for a problem of the kind {problem}; only stationary ones begin from a neighbour's answer.",
                       table, "warm")  # fmt: skip
@@ -449,7 +443,7 @@ class _Reader:
         if value is None:
             return None
         if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
-            self.fail(f"{key} is {printable(repr(value))}; allowed is a list of one or more texts.", table, key)
+            self.fail(f"{key} is {shown(value)}; allowed is a list of one or more texts.", table, key)
         return tuple(value)
 
     def solvers(self, content: Mapping[str, Any], problem: str, table: Table) -> tuple[Solver | str | None, ...]:
@@ -457,7 +451,7 @@ class _Reader:
         if value is None:
             return (None,)
         if not isinstance(value, list) or not value:
-            self.fail(f"solvers is {printable(repr(value))}; allowed is a list of solvers.", table, "solvers")
+            self.fail(f"solvers is {shown(value)}; allowed is a list of solvers.", table, "solvers")
         return tuple(self.solver(item, problem, table) for item in value)
 
     def solver(self, given: Any, problem: str, table: Table) -> Solver | str:
@@ -468,7 +462,7 @@ class _Reader:
             name, options, mark = given, None, str(given)
         if not isinstance(name, str):
             allowed = 'text such as "gmres(restart=30)", or a table with the key name'
-            self.fail(f"solvers has the entry {printable(repr(given))}; allowed is {allowed}.", table, "solvers")
+            self.fail(f"solvers has the entry {shown(given)}; allowed is {allowed}.", table, "solvers")
         self.check_code("solvers", options, table)
         try:
             if not options and is_auto(name):
@@ -483,7 +477,7 @@ class _Reader:
             value = getattr(solver, option)
             if not fits(value, annotation):
                 self.fail(
-                    f"the option {option} of {printable(name)} is {printable(repr(value))}; allowed is {describe(annotation)}.",
+                    f"the option {option} of {printable(name)} is {shown(value)}; allowed is {describe(annotation)}.",
                     table, "solvers", option,
                 )  # fmt: skip
         if PROBLEMS[problem] not in solver.solves:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+from ctmc import errors
 from ctmc.errors import ModelError, printable
 
 MAXIMUM_POINTS = 10_000
@@ -39,7 +40,7 @@ def read_values(given: Any) -> Values:
     if isinstance(given, list) and given:
         return given
     problem = ModelError(
-        f"is {printable(repr(given))}; allowed is a list of values, or a range such as '0.1:2.0:0.1' (begin, end, step)."
+        f"is {errors.shown(given)}; allowed is a list of values, or a range such as '0.1:2.0:0.1' (begin, end, step)."
     )
     if not isinstance(given, str) or len(given) > 100 or _RANGE.fullmatch(given) is None:
         raise problem
@@ -84,7 +85,7 @@ def read_together(given: Any, sweep: Mapping[str, Values]) -> tuple[tuple[str, .
         isinstance(names, list) and len(names) > 1 and all(isinstance(x, str) for x in names) for names in groups
     ):
         raise ModelError(
-            f"is {printable(repr(given))}; allowed is a list of lists of two or more swept parameters, such as "
+            f"is {errors.shown(given)}; allowed is a list of lists of two or more swept parameters, such as "
             "[['arrival_rate', 'capacity']]."
         )
     seen: set[str] = set()

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 import ctmc
 from ctmc import registry
 from ctmc.defaults import SMALL
-from ctmc.errors import ReducibleError, UnsupportedProblemError
+from ctmc.errors import ModelError, ReducibleError, UnknownNameError, UnsupportedProblemError
 from ctmc.model.decay import decay_rate
 from ctmc.model.generator import Generator
 from ctmc.model.m_matrix import inverse
@@ -108,7 +108,10 @@ def boundary_method(given: Any, size: int = 1) -> Solver:
     UnsupportedProblemError
         If it takes no stationary problem on a finite chain.
     """
-    method = registry.make_solver(("gth" if size <= SMALL else "gauss_seidel") if given is None else given)
+    try:
+        method = registry.make_solver(("gth" if size <= SMALL else "gauss_seidel") if given is None else given)
+    except (ModelError, UnknownNameError) as error:
+        raise type(error)(f"boundary_solver: {error}") from None
     if Stationary not in method.solves or not issubclass(Generator, method.needs):
         raise UnsupportedProblemError(
             f"boundary_solver is {registry.solver_name(method)}, which does not take a Stationary problem on a "

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from ctmc.certificate import imbalance
-from ctmc.errors import ModelError
+from ctmc.errors import ModelError, shown
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.problem import Stationary
@@ -142,7 +142,5 @@ def _numbers(partition: Sequence[int]) -> tuple[int, ...]:
     except ValueError:
         numbers = np.asarray(None)
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or not numbers.size:
-        raise ModelError(
-            f"partition is a {type(partition).__name__}; allowed is a name, or one whole number per state."
-        )
+        raise ModelError(f"partition is {shown(partition)}; allowed is a name, or one whole number per state.")
     return tuple(numbers.tolist())

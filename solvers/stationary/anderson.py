@@ -88,7 +88,7 @@ class Anderson:
 
     def memory(self, states: int, entries: int) -> int:
         """Return the bytes that the method takes beside the model."""
-        return 8 * (2 * self.depth + 6) * states
+        return 8 * (2 * self.depth + 6) * states + 8 * self.depth**2
 
     def run(self, problem: Stationary, trace: Trace) -> Outcome:
         """Return the stationary distribution."""

@@ -7,13 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ctmc.errors import ModelError
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
-from solvers._options import check_choice, check_count
+from solvers._options import check_choice, check_count, check_text
 from solvers._petsc import SLEPC, Objects, function_matrix, options, parsed_options, part_of, vector
 from solvers._petsc_equations import POLISH, Equations, Products, equations
 from solvers._slepc import PREFIX, eigenpairs, eigensolver, leading_vector, restarted
@@ -73,8 +72,7 @@ class SlepcKrylovSchur:
         check_count("vectors", self.vectors, 4)
         check_choice("form", self.form, FORMS)
         check_count("max_iterations", self.max_iterations)
-        if not isinstance(self.options, str):
-            raise ModelError(f"options is {self.options!r}; allowed is text.")
+        check_text("options", self.options)
         parsed_options(self.options)
 
     def memory(self, states: int, entries: int) -> int:

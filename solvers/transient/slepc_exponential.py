@@ -7,14 +7,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ctmc.errors import ModelError
 from ctmc.evolution import Evolution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
 from ctmc.problem import AccumulatedReward, Transient
 from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
-from solvers._options import check_between, check_choice, check_count
+from solvers._options import check_between, check_choice, check_count, check_text
 from solvers._petsc import SLEPC, Objects, options, parsed_options, petsc, slepc, vector
 from solvers.transient._reports import Allowance, accumulate
 from solvers.transient._series import without_negatives
@@ -78,8 +77,7 @@ class SlepcExponential:
         check_count("vectors", self.vectors, 4)
         check_between("step", self.step, 0, 1e6)
         check_count("max_iterations", self.max_iterations)
-        if not isinstance(self.options, str):
-            raise ModelError(f"options is {self.options!r}; allowed is text.")
+        check_text("options", self.options)
         parsed_options(self.options)
 
     def run(self, problem: Evolution, trace: Trace) -> Outcome:
