@@ -287,6 +287,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.timeout(300 + 5 * KILLS)
 def test_kill_at_any_moment_leaves_a_whole_file(tmp_path):
     place = tmp_path / "solve.h5"
     moments = random.Random(31415)

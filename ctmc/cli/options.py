@@ -161,6 +161,13 @@ def limits(threads: int | None, memory_limit: str | None, allow_code: bool = Fal
                 sys.path.remove(here)
 
 
+class _FilePath(click.Path):
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        if value == "":
+            self.fail("the path is empty; allowed is the name of a file.", parameter, context)
+        return super().convert(value, parameter, context)
+
+
 def file_type() -> click.Path:
-    """Return the type of a path; whether it can be read is said by who reads it."""
-    return click.Path(path_type=str)
+    """Return the type of a path, which is not empty; whether it can be read is said by who reads it."""
+    return _FilePath(path_type=str)

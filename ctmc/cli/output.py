@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import math
+import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ctmc.cells import csv_cell
 from ctmc.cli.ranks import Speaker
@@ -54,8 +56,11 @@ class Output:
         """Write a line to standard error."""
         if self.progress is not None:
             self.progress.clear()
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+        try:
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+        except OSError:  # nobody reads news: the work goes on
+            write_nowhere(sys.stderr)
 
     def news(self, text: str) -> None:
         """Write a line of news to standard error unless --quiet was given; control characters are escaped."""
@@ -110,6 +115,12 @@ class Output:
             writer.writerows([list(map(csv_cell, row)) for row in (columns, *rows)])
             return
         print_table(columns, rows, aligned=aligned)
+
+
+def write_nowhere(stream: TextIO) -> None:
+    """Let a stream that cannot be written take anything from now on, so that Python does not fail over it at its exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def error_object(kind: str, message: str, code: int) -> dict[str, Any]:
