@@ -162,7 +162,7 @@ def one_sentence(err: str) -> str:
     assert lines, "nothing was said"
     assert lines[-1].startswith("ctmc: "), err
     assert all(line.isprintable() for line in lines), err
-    assert len(lines[-1]) < 1500, err
+    assert len(lines[-1]) < 1000, err
     return lines[-1]
 
 

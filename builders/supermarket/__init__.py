@@ -99,20 +99,20 @@ def _design(
             f"capacity has {len(capacities)} numbers; allowed is one, or one for each of the {servers} servers."
         )
     limits = tuple(whole_number("capacity", limit, 1) for limit in capacities)
+    if not isinstance(lump, bool | np.bool_):
+        raise ModelError(f"lump is {lump!r}; allowed are true and false.")
+    classes = server_classes(rates, shown, limits) if lump else None
+    lumped = None if classes is None or classes.trivial else lumped_space(limits, total_capacity, classes)
+    # states that nobody can count are refused before the table, which takes long for thousands of servers
+    space = Lattice(limits, total_capacity, (Variable("queue_length", servers),)) if lumped is None else lumped
     table = shared_probabilities(servers, int(choices), sampling)
     portions = np.array([[float(share) for share in row] for row in table])
     shares = total_rate * portions
-    if not isinstance(lump, bool | np.bool_):
-        raise ModelError(f"lump is {lump!r}; allowed are true and false.")
-    if lump:
-        classes = server_classes(rates, shown, limits)
-        if not classes.trivial:
-            order = list(classes.order)
-            space = lumped_space(limits, total_capacity, classes)
-            return _Design(
-                rates[order], shown[order], parts, space.limits, total_rate, table, portions, shares, space, classes
-            )
-    space = Lattice(limits, total_capacity, (Variable("queue_length", servers),))
+    if lumped is not None and classes is not None:
+        order = list(classes.order)
+        return _Design(
+            rates[order], shown[order], parts, lumped.limits, total_rate, table, portions, shares, lumped, classes
+        )
     return _Design(rates, shown, parts, limits, total_rate, table, portions, shares, space, None)
 
 

@@ -163,11 +163,11 @@ def limits(threads: int | None, memory_limit: str | None, allow_code: bool = Fal
 
 class _FilePath(click.Path):
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        if value == "":
-            self.fail("the path is empty; allowed is the name of a file.", parameter, context)
+        if not value or value.endswith("/"):
+            self.fail(f"{printable(value)!r} names no file; allowed is the name of one.", parameter, context)
         return super().convert(value, parameter, context)
 
 
 def file_type() -> click.Path:
-    """Return the type of a path, which is not empty; whether it can be read is said by who reads it."""
+    """Return the type of a path to a file; whether it can be read is said by who reads it."""
     return _FilePath(path_type=str)

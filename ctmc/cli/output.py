@@ -7,6 +7,7 @@ import csv
 import json
 import math
 import os
+import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -80,7 +81,7 @@ class Output:
         """
         if not (self.speaker.leads or alone):
             return code
-        message = printable(message)
+        message = _LONG.sub(lambda word: f"{word[0][:300]}..", printable(message))
         if self.debug and error is not None:
             self.line("".join(traceback.format_exception(error)).rstrip())
         self.line(f"ctmc: {message}")
@@ -174,6 +175,9 @@ def display(value: Any) -> str:
         return ", ".join(map(display, value))
     return str(value)
 
+
+_LONG = re.compile(r"\S{400,}")
+"""Words of a sentence that nobody reads to their end: numbers with thousands of digits, paths with hundreds of folders."""
 
 _SHORT = {
     "defect": ".2e", "seconds": ".3f", "width": ".2e", "+-": ".1e", "distance": ".1e", "measure_difference": ".1e",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,9 +76,10 @@ def parse_size(text: int | str) -> int:
     """
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([a-zA-Z]*)\s*", str(text))
     unit = _UNITS.get(match[2].lower()) if match else None
-    if match is None or unit is None or float(match[1]) * unit < 1:
+    size = float(match[1]) * unit if match is not None and unit is not None else 0.0
+    if not 1 <= size < math.inf:
         raise ModelError(f"memory limit is {text!r}; allowed is a positive size such as 400MiB, 2GiB or 1.5GB.")
-    return int(float(match[1]) * unit)
+    return int(size)
 
 
 def format_size(size: float) -> str:

@@ -7,6 +7,7 @@ tables, so nothing is stored per state.  A `Listed` space is a table of states i
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -183,7 +184,10 @@ class Lattice(StateSpace):
                 f"the variables name {self.dimension} coordinates, but there are {len(self.limits)} limits."
             )
         if self.size > np.iinfo(np.int64).max:
-            raise ModelError(f"limits {self.limits} span {self.size:.3g} states, more than 64-bit indices can count.")
+            shown = ", ".join(map(str, self.limits[:9])) + (", .." if len(self.limits) > 9 else "")
+            raise ModelError(
+                f"limits ({shown}) span about 10^{math.log10(self.size):.0f} states, more than 64-bit indices can count."
+            )
 
     def _check_classes(self) -> None:
         classes = tuple(int(length) for length in self.classes)
