@@ -131,8 +131,14 @@ def section() -> str:
         "functions of `tests/test_FILE.py`, written as FILE::function, where a row of their table is meant with its name.\n"
     ]
     for area, faults in AREAS.items():
-        rows = [f"| {fault.tried} | {fault.end} | {', '.join(f'`{test}`' for test in fault.tests)} |" for fault in faults]
-        parts.append("\n".join([f"**{area}**\n", "| what is tried | how it must end | tests |", "| --- | --- | --- |", *rows, ""]))
+        rows = [
+            f"| {fault.tried} | {fault.end} | {', '.join(f'`{test}`' for test in fault.tests)} |" for fault in faults
+        ]
+        parts.append(
+            "\n".join(
+                [f"**{area}**\n", "| what is tried | how it must end | tests |", "| --- | --- | --- |", *rows, ""]
+            )
+        )
     return "\n".join(parts) + "\n"
 
 

@@ -26,7 +26,9 @@ def functions(file: str) -> dict[str, ast.FunctionDef]:
 @functools.cache
 def words(file: str) -> frozenset[str]:
     """Return all text in a file, names of functions, and what stands in the test files that it imports from."""
-    found = {node.value for node in ast.walk(parsed(file)) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    found = {
+        node.value for node in ast.walk(parsed(file)) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
     found |= {node.name for node in ast.walk(parsed(file)) if isinstance(node, ast.FunctionDef)}
     for node in parsed(file).body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("test_"):
