@@ -219,7 +219,7 @@ def _run(arguments: list[str], output: Output) -> int:
 
 def _of_the_system(error: OSError) -> str:
     """Return what the system has refused as a sentence."""
-    if error.filename is not None:
+    if isinstance(error.filename, str | bytes):
         return f"{printable(os.fsdecode(error.filename))} cannot be used: {_reason(error)}."
     try:
         os.getcwd()
