@@ -185,9 +185,8 @@ class Lattice(StateSpace):
             )
         if self.size > np.iinfo(np.int64).max:
             shown = ", ".join(map(str, self.limits[:9])) + (", .." if len(self.limits) > 9 else "")
-            raise ModelError(
-                f"limits ({shown}) span about 10^{math.log10(self.size):.0f} states, more than 64-bit indices can count."
-            )
+            count = f"{self.size:.3g}" if self.size < 10**300 else f"about 10^{math.log10(self.size):.0f}"
+            raise ModelError(f"limits ({shown}) span {count} states, more than 64-bit indices can count.")
 
     def _check_classes(self) -> None:
         classes = tuple(int(length) for length in self.classes)
