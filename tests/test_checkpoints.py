@@ -287,6 +287,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.timeout(300 + 5 * KILLS)
 def test_kill_at_any_moment_leaves_a_whole_file(tmp_path):
     place = tmp_path / "solve.h5"
     moments = random.Random(31415)
@@ -524,6 +525,25 @@ def test_a_signal_leaves_a_checkpoint_and_says_how_to_go_on(slow, number, code):
         "slow.solutions/stationary-power_iteration-unfinished.h5"
     ]
     (slow / PLACE).unlink()
+
+
+def test_a_kill_after_a_termination_finds_a_checkpoint(slow):
+    """As schedulers do it.  CTMC_CAPACITY=341 tries it with 40 million states."""
+    capacity, place = int(os.environ.get("CTMC_CAPACITY", "29")), slow / "terminated.h5"
+    model = "slow.h5"
+    if capacity != 29:
+        model = "large.h5"
+        ctmc.save(slow / model, supermarket(**{**QUEUES, "arrival_rate": 5.97}, capacity=capacity))
+    asked = ("solve", model, *SOLVE[2:], "-vv", "--checkpoint", str(place), "--checkpoint-minutes", "60")
+    Process(slow, *SOLVE, "--no-save", "--time-limit", "0.001").end()  # so that loops are compiled
+    process = Process(slow, *asked).begun().send(signal.SIGTERM)
+    end = time.monotonic() + 30
+    while process.process.poll() is None and time.monotonic() < end:
+        time.sleep(0.05)
+    process.send(signal.SIGKILL).end()
+    (run,) = load_checkpoint(place).runs
+    assert run.arrays["iterate"].size >= capacity**3
+    assert run.arrays["iterate"].sum() == pytest.approx(1, abs=1e-9)
 
 
 def test_resume_on_the_command_line_converges(slow):

@@ -202,8 +202,8 @@ def test_flags(capsys, tmp_path, monkeypatch):
         (["run", "x" * 3000], "File name too long"),
         (["rerate", "x" * 3000, "-o", "other.h5", "--births", "1,1"], "File name too long"),
         (["solve", "model.h5", "--checkpoint", "x" * 3000], "File name too long"),
-        (["report", ""], "it is empty; allowed is the name of a file"),
-        (["info", ""], "it is empty; allowed is the name of a file"),
+        (["report", ""], "names no file; allowed is the name of one"),
+        (["info", ""], "names no file; allowed is the name of one"),
     ],
 )
 def test_what_reaches_a_library_is_told_in_one_sentence(capsys, tmp_path, monkeypatch, arguments, words):

@@ -97,8 +97,10 @@ def _design(
         whole_number("capacity", limit, 1) for limit in each("capacity", capacity, servers, f"the {servers} servers")
     )
     check_truth("lump", lump)
-    if not lump:  # what spans too many states is told before the tables are made
-        Lattice(limits, total_capacity)
+    classes = server_classes(rates, liked, limits) if lump else None
+    lumped = None if classes is None or classes.trivial else lumped_space(limits, total_capacity, classes)
+    # what spans too many states is told before the tables are made, which take long for thousands of servers
+    space = Lattice(limits, total_capacity, (Variable("queue_length", servers),)) if lumped is None else lumped
     # exact fractions of numbers with choices x log2(servers) binary digits
     require_memory(
         f"the table of shares of {servers:,} servers and {choices:,} choices",
@@ -107,15 +109,11 @@ def _design(
     table = shared_probabilities(servers, int(choices), sampling)
     portions = np.array([[float(share) for share in row] for row in table])
     shares = total_rate * portions
-    if lump:
-        classes = server_classes(rates, liked, limits)
-        if not classes.trivial:
-            order = list(classes.order)
-            space = lumped_space(limits, total_capacity, classes)
-            return _Design(
-                rates[order], liked[order], parts, space.limits, total_rate, table, portions, shares, space, classes
-            )
-    space = Lattice(limits, total_capacity, (Variable("queue_length", servers),))
+    if lumped is not None and classes is not None:
+        order = list(classes.order)
+        return _Design(
+            rates[order], liked[order], parts, lumped.limits, total_rate, table, portions, shares, lumped, classes
+        )
     return _Design(rates, liked, parts, limits, total_rate, table, portions, shares, space, None)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from ctmc.cli.interrupts import Interrupted, Interrupts
-from ctmc.cli.output import Output
+from ctmc.cli.output import Output, write_nowhere
 from ctmc.cli.ranks import speaker_for
 from ctmc.errors import CTMCError, SolveError, printable
 
@@ -155,7 +155,7 @@ def run(arguments: Sequence[str]) -> int:
         with contextlib.suppress(Exception):  # no traceback into the user's prompt
             cli.main(list(arguments), prog_name="ctmc", standalone_mode=False, obj=output)
         return 1
-    _escape_what_cannot_be_encoded()
+    _prepare_streams()
     interrupts = Interrupts()
     output.interrupts = interrupts
     output.arguments = list(arguments)
@@ -169,11 +169,12 @@ def run(arguments: Sequence[str]) -> int:
         return output.problem(type(error).__name__, str(error), 2, error)
     except Interrupted as interrupted:
         return output.failure("Interrupted", "interrupted", interrupted.exit_code)
-    except BrokenPipeError:
-        # The reader has gone (as `head` does); Python must not try to flush again at its exit.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has gone, as `head` does
+        write_nowhere(sys.stdout)
         return 1
+    except OSError as error:
+        write_nowhere(sys.stdout)
+        return output.problem("StorageError", f"Standard output cannot be written: {_reason(error)}.", 2, error)
 
 
 def _say_nothing_more() -> None:
@@ -203,9 +204,9 @@ def _run(arguments: list[str], output: Output) -> int:
         return output.failure(type(error).__name__, str(error), 2, error)
     except MemoryError as error:
         return output.failure("MemoryError", "there is not enough memory; see --memory-limit", 2, error)
-    except OSError as error:  # of a path that nobody looked at before: a name too long, a folder that may not be read
-        message = f"Cannot use {error.filename}: {error.strerror}." if error.filename else f"{error}."
-        return output.failure("StorageError", message, 2, error)
+    except OSError as error:  # of the system, about a path that nothing above has looked at
+        sys.stdout.flush()  # where this fails, it was about standard output, and `run` says so
+        return output.failure("StorageError", _of_the_system(error), 2, error)
     except Exception as error:
         message = f"internal error, {type(error).__name__}: {error}; run again with --debug to see where"
         return output.failure("InternalError", message, INTERNAL_ERROR, error)
@@ -216,7 +217,28 @@ def _run(arguments: list[str], output: Output) -> int:
         return output.failure("SystemExit", f"the process was left with {left.code!r}", code, left)
 
 
-def _escape_what_cannot_be_encoded() -> None:
+def _of_the_system(error: OSError) -> str:
+    """Return what the system has refused as a sentence."""
+    if isinstance(error.filename, str | bytes):
+        return f"{printable(os.fsdecode(error.filename))} cannot be used: {_reason(error)}."
+    try:
+        os.getcwd()
+    except OSError:
+        return "The current folder is no longer there; go to another one."
+    return f"The system says: {_reason(error)}; run again with --debug to see where."
+
+
+def _reason(error: OSError) -> str:
+    from ctmc.storage.atomic import failure_reason
+
+    return failure_reason(error)
+
+
+def _prepare_streams() -> None:
+    """Give what was closed (as by ``>&-``) somewhere to write to, and escape what a stream cannot encode."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # as long as the process lives
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

@@ -287,9 +287,8 @@ def _show(found: Any, output: Path, before: Any, rules: tuple[str, ...], out: Ou
     for finding in worse:
         out.line(f"ctmc: {'worse' if finding.fails else 'note'}: {finding}")
     done = sum(run.converged for run in found.runs)
-    out.news(
-        f"{done} of {len(found.runs)} runs have a certified answer.  Results: {output}; 'ctmc report {output}' makes a page of them."
-    )
+    kept = "" if found.unsaved else f"  Results: {output}; 'ctmc report {output}' makes a page of them."
+    out.news(f"{done} of {len(found.runs)} runs have a certified answer.{kept}")
     if found.unsaved:
         out.line(f"ctmc: {found.unsaved}")
         return 2

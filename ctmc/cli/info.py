@@ -66,7 +66,7 @@ def _rows(facts: dict[str, Any]) -> Any:
     from ctmc.model.memory import format_size
 
     for name, value in facts.items():
-        if name in ("parameters", "changes"):
+        if name in ("parameters", "changes") and isinstance(value, dict):
             yield from ((f"{name[:-1]} {key}", item) for key, item in value.items())
         elif name.startswith("bytes"):
             yield name.replace("bytes", "size").replace("_", " "), format_size(value)

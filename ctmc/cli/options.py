@@ -161,16 +161,13 @@ def limits(threads: int | None, memory_limit: str | None, allow_code: bool = Fal
                 sys.path.remove(here)
 
 
-class _File(click.Path):
-    """A path that is not empty."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path; an empty one is bad usage."""
-        if not value:
-            self.fail("it is empty; allowed is the name of a file", param, ctx)
-        return super().convert(value, param, ctx)
+class _FilePath(click.Path):
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        if not value or value.endswith("/"):
+            self.fail(f"{printable(value)!r} names no file; allowed is the name of one.", parameter, context)
+        return super().convert(value, parameter, context)
 
 
 def file_type() -> click.Path:
-    """Return the type of a path; whether it can be read is said by who reads it."""
-    return _File(path_type=str)
+    """Return the type of a path to a file; whether it can be read is said by who reads it."""
+    return _FilePath(path_type=str)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import math
+import os
 import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ctmc.cells import csv_cell
 from ctmc.cli.ranks import Speaker
@@ -55,8 +57,11 @@ class Output:
         """Write a line to standard error."""
         if self.progress is not None:
             self.progress.clear()
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+        try:
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+        except OSError:  # nobody reads news: the work goes on
+            write_nowhere(sys.stderr)
 
     def news(self, text: str) -> None:
         """Write a line of news to standard error unless --quiet was given; control characters are escaped."""
@@ -76,7 +81,7 @@ class Output:
         """
         if not (self.speaker.leads or alone):
             return code
-        message = re.sub(r"\S{500,}", lambda word: f"{word[0][:80]}...", printable(message))  # nobody reads such a word
+        message = _LONG.sub(lambda word: f"{word[0][:300]}..", printable(message))
         if self.debug and error is not None:
             self.line("".join(traceback.format_exception(error)).rstrip())
         self.line(f"ctmc: {message}")
@@ -111,6 +116,12 @@ class Output:
             writer.writerows([list(map(csv_cell, row)) for row in (columns, *rows)])
             return
         print_table(columns, rows, aligned=aligned)
+
+
+def write_nowhere(stream: TextIO) -> None:
+    """Let a stream that cannot be written take anything from now on, so that Python does not fail over it at its exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def error_object(kind: str, message: str, code: int) -> dict[str, Any]:
@@ -164,6 +175,9 @@ def display(value: Any) -> str:
         return ", ".join(map(display, value))
     return str(value)
 
+
+_LONG = re.compile(r"\S{400,}")
+"""Words of a sentence that nobody reads to their end: numbers with thousands of digits, paths with hundreds of folders."""
 
 _SHORT = {
     "defect": ".2e", "seconds": ".3f", "width": ".2e", "+-": ".1e", "distance": ".1e", "measure_difference": ".1e",

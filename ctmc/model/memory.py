@@ -90,7 +90,7 @@ def format_size(size: float) -> str:
     >>> format_size(445_000_000), format_size(512)
     ('424.4 MiB', '512 B')
     """
-    size = min(size, 10**300)  # whole numbers have no limit, what they are divided into has
+    size = min(size, 2**1000)  # what a float can hold
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if size < 1024 or unit == "TiB":
             break

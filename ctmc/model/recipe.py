@@ -185,7 +185,8 @@ def builder(
             defaults = {name: parameter.default for name, parameter in signature.parameters.items()}
             notes: tuple[str, ...] = ()
             if resolve is not None:
-                with streaming(False):  # what is solved on the way is small, and looked at many times
+                # what is solved on the way is small, and looked at many times
+                with streaming(False), _numbers_that_fit(given):
                     changes, notes = resolve(**{**defaults, **given})
                 given |= changes
             objects = {
@@ -201,7 +202,8 @@ def builder(
             recipe = Recipe(function.__name__, version, chosen, functions, made)
 
             def build() -> Model:
-                model = function(**given)
+                with _numbers_that_fit(given):
+                    model = function(**given)
                 if not hasattr(model, "replace") or isinstance(model, str):
                     raise PluginError(f"builder {function.__name__!r} returns {shown(model)}; allowed is a model.")
                 model = model.replace(recipe=recipe)
@@ -219,6 +221,28 @@ def builder(
         return made
 
     return decorate
+
+
+@contextmanager
+def _numbers_that_fit(given: Mapping[str, Any]) -> Iterator[None]:
+    """Name the parameter whose whole number is more than a builder can count with."""
+    try:
+        yield
+    except OverflowError as error:
+        for name, value in given.items():
+            if _too_large(value):
+                raise ModelError(
+                    f"{name} has a number beyond 2^63 = {2**63:,}; allowed are numbers that can be counted to."
+                ) from error
+        raise
+
+
+def _too_large(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_too_large, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_too_large, value))
+    return isinstance(value, int) and abs(value) >= 2**63
 
 
 def _same(value: Any, default: Any) -> bool:

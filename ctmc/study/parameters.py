@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import inspect
+import math
 import re
 import types
 import typing
@@ -133,7 +134,7 @@ def from_text(name: str, text: str, annotation: Any) -> Any:
     if int in scalars or float in scalars or unknown:
         number = _number(text)
         if number is not None and (float in scalars or unknown or isinstance(number, int)):
-            return number
+            return number if int in scalars or unknown else _as_float(number)
     if unknown or str in scalars or any(map(_is_callable, scalars)):
         return text
     raise ModelError(f"{name} is {shown(text)}; allowed is {describe(annotation)}.")
@@ -149,6 +150,15 @@ def _number(text: str) -> int | float | None:
         return float(Fraction(text)) if len(text) < 100 else None
     except (ValueError, ZeroDivisionError, OverflowError):
         return None
+
+
+def _as_float(number: int | float) -> int | float:
+    """Return a whole number as it is, infinity where it is too large for a float."""
+    try:
+        float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+    return number
 
 
 def fits(value: Any, annotation: Any) -> bool:
@@ -170,7 +180,8 @@ def _fits_one(value: Any, kind: Any) -> bool:
     if typing.get_origin(kind) is typing.Literal:
         return any(type(value) is type(choice) and value == choice for choice in typing.get_args(kind))
     if kind in (int, float):
-        return isinstance(value, int | kind) and not isinstance(value, bool)
+        number = isinstance(value, int | kind) and not isinstance(value, bool)
+        return number and (kind is int or not isinstance(value, int) or math.isfinite(_as_float(value)))
     if kind in (bool, str):
         return isinstance(value, kind)
     if (typing.get_origin(kind) or kind) in (dict, collections.abc.Mapping):
