@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from time import monotonic
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,6 +17,10 @@ from ctmc.model.generator import Generator
 from ctmc.model.memory import limited_memory, memory_limit, require_memory
 from ctmc.model.products import compiled
 from ctmc.model.state_space import SLAB, Listed, Variable
+
+_log = logging.getLogger("ctmc.builders.reachable")
+_PATIENCE = 20
+"""Seconds after which it is said how far exploring has come, and again whenever they have doubled."""
 
 _NUMBERS = re.compile(r"\s*\(?\s*(-?\d{1,19}(?:\s*,\s*-?\d{1,19})*)\s*,?\s*\)?\s*")
 _NAME = re.compile(r"([^\W\d]\w*)(?:\[(\d{1,9})\])?")
@@ -136,6 +142,7 @@ def _explore(
     found.positions(initial)
     parts: list[Block] = []
     entries = begin = 0
+    start, patience = monotonic(), _PATIENCE
     with limited_memory(memory_limit()):  # what is free now; later some of it is ours
         while begin < found.count:
             states = found.states[begin : min(begin + SLAB, found.count)].copy()
@@ -151,6 +158,13 @@ def _explore(
                 targets = found.positions(after, states, rows)
                 parts.append((begin + rows, targets, rates))
             begin += len(states)
+            if monotonic() - start > patience:  # the states may have no end
+                patience *= 2
+                latest = _name(found.states[found.count - 1])
+                _log.warning(
+                    f"{found.count:,} states in {patience // 2} s, the latest {latest}; "
+                    f"exploring ends at max_states = {max_states:,}"
+                )
         _check_memory(found.count, found.states.shape[1], entries)
     if not parts:
         empty = np.empty(0, dtype=np.int64)
@@ -413,7 +427,9 @@ def _variables(given: Sequence[str] | None, dimension: int) -> tuple[Variable, .
     for text in [given] if isinstance(given, str) else given:
         match = _NAME.fullmatch(text) if isinstance(text, str) else None
         if match is None or match[2] == "0":
-            raise ModelError(f"variables has {printable(text)!r}; allowed are names such as jobs or queue_length[3].")
+            raise ModelError(
+                f"variables has {printable(text)!r}; allowed are names such as jobs, or queue_length[3] for three coordinates."
+            )
         chosen.append(Variable(match[1], int(match[2]) if match[2] else None))
     if len({variable.name for variable in chosen}) < len(chosen):
         raise ModelError(f"variables are {', '.join(v.name for v in chosen)}; allowed are different names.")

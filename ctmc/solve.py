@@ -17,7 +17,16 @@ from ctmc.certificate import Certificate
 from ctmc.checkpoint import Checkpoint
 from ctmc.defaults import SMALL, next_method
 from ctmc.discounted import answer_discounted
-from ctmc.errors import CTMCError, ModelError, ReducibleError, SolveError, UnstableError, printable, unknown_name
+from ctmc.errors import (
+    CTMCError,
+    ModelError,
+    ReducibleError,
+    SolveError,
+    UnstableError,
+    UnsupportedProblemError,
+    printable,
+    unknown_name,
+)
 from ctmc.model.generator import Generator, ProductCounter
 from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
 from ctmc.model.memory import holding
@@ -26,7 +35,7 @@ from ctmc.model.shared import SharedGenerator
 from ctmc.over_time import answer_over_time
 from ctmc.passage import PassageAnswer, answer_passage
 from ctmc.passage_solution import PassageSolution
-from ctmc.problem import AccumulatedReward, DiscountedReward, FirstPassage, Problem, Stationary, Transient
+from ctmc.problem import PROBLEMS, AccumulatedReward, DiscountedReward, FirstPassage, Problem, Stationary, Transient
 from ctmc.resume import Runs
 from ctmc.solution import HISTORY, Answer, Outcome, Solution, Status, joined_histories, value_arrays
 from ctmc.solver import Solver
@@ -110,6 +119,11 @@ def solve(
     >>> 1 / 3 in proven, proven.width < 1e-13
     (True, True)
     """
+    if not isinstance(problem, tuple(PROBLEMS.values())):
+        raise UnsupportedProblemError(
+            f"problem is a {type(problem).__name__}; allowed is a question about a model, such as ctmc.Stationary(model): "
+            f"{', '.join(kind.__name__ for kind in PROBLEMS.values())}."
+        )
     strictly = _is_strict(problem, certify, rewards)
     chosen, advised = chosen_solver(problem, solver)
     registry.check_takes(chosen, problem)
@@ -298,7 +312,10 @@ def _check_stable(queue: QBD) -> None:
     scale = float(-queue.local.diagonal().min())
     if not queue.drift < -1e-14 * scale:
         word = "zero (null recurrent)" if abs(queue.drift) <= 1e-14 * scale else f"{queue.drift:.6g}"
-        raise UnstableError(f"the mean drift of the level is {word} per unit of time; allowed is a negative one.")
+        raise UnstableError(
+            f"the mean drift of the level is {word} per unit of time; allowed is a negative one: `up` leads a level up and "
+            "`down` a level down (are they exchanged?), and a queue must be served faster than jobs come."
+        )
 
 
 def _by_classes(problem: Stationary, solver: Solver, runs: Runs, start: np.ndarray | None) -> Outcome:

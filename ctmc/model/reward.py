@@ -85,6 +85,11 @@ def check_rewards(rewards: Mapping[str, Reward], size: int) -> dict[str, Reward]
     """Return the rewards as a plain dict; arrays of a wrong length or with non-finite values are refused."""
     checked = {}
     for name, reward in rewards.items():
+        if not isinstance(reward, Reward):
+            raise ModelError(
+                f"reward {name!r} is a {type(reward).__name__}; allowed is a Reward, such as ctmc.Reward(values), with a "
+                "number for each state."
+            )
         if reward.rate is None and not reward.has_impulses:
             raise ModelError(f"reward {name!r} has neither a rate nor impulses; allowed are one of them or both.")
         for field in ("rate", "impulse", "self_loops"):
