@@ -81,7 +81,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, aligne
     names = [row[0] for row in cells]
     named = bool(names) and not numeric[0] and len(set(names)) == len(names) and 2 * least[0] < room
     keys, first = ([], 6) if not named else ([0], least[0])
-    for chunk in _chunks(least, room - 2, first):
+    for chunk in _chunks(least, room - 2, first, named):
         if chunk[0]:
             console.print()
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
@@ -151,8 +151,11 @@ def _style(column: str, text: str) -> str:
     return "" if column != "status" or not text else "green" if text == "CONVERGED" else "red"
 
 
-def _chunks(widths: Sequence[int], room: int, first: int) -> list[list[int]]:
-    """Return the columns of each table; where there are several, each also has one of width `first` that tells the rows."""
+def _chunks(widths: Sequence[int], room: int, first: int, named: bool) -> list[list[int]]:
+    """Return the columns of each table; where there are several, each has one of width `first` before them.
+
+    It has the names of the rows, which are column 0, or their numbers.
+    """
     if sum(widths) <= room:
         return [list(range(len(widths)))]
     chunks: list[list[int]] = []
@@ -160,7 +163,7 @@ def _chunks(widths: Sequence[int], room: int, first: int) -> list[list[int]]:
     for k, width in enumerate(widths):
         if not chunks or width > left:
             chunks.append([])
-            left = room - (first if k or first == 6 else 0)
+            left = room - (first if k or not named else 0)
         chunks[-1].append(k)
         left -= width
     return chunks
