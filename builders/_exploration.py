@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,6 +13,10 @@ from ctmc.errors import ModelError, printable
 from ctmc.model.memory import limited_memory, memory_limit, require_memory
 from ctmc.model.products import compiled
 from ctmc.model.state_space import SLAB
+
+_log = logging.getLogger("ctmc.builders.reachable")
+_PATIENCE = 20
+"""Seconds after which it is said how far exploring has come, and again whenever they have doubled."""
 
 Block: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Rows of the batch, the states after them, and the rates."""
@@ -24,6 +30,7 @@ def explore(
     found.positions(initial)
     parts: list[Block] = []
     entries = begin = 0
+    start, patience = monotonic(), _PATIENCE
     with limited_memory(memory_limit()):  # what is free now; later some of it is ours
         while begin < found.count:
             states = found.states[begin : min(begin + SLAB, found.count)].copy()
@@ -39,6 +46,13 @@ def explore(
                 targets = found.positions(after, states, rows)
                 parts.append((begin + rows, targets, rates))
             begin += len(states)
+            if monotonic() - start > patience:  # the states may have no end
+                patience *= 2
+                latest = name_of(found.states[found.count - 1])
+                _log.warning(
+                    f"{found.count:,} states in {patience // 2} s, the latest {latest}; "
+                    f"exploring ends at max_states = {max_states:,}"
+                )
         _check_memory(found.count, found.states.shape[1], entries)
     if not parts:
         empty = np.empty(0, dtype=np.int64)

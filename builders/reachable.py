@@ -274,7 +274,9 @@ def _variables(given: Sequence[str] | None, dimension: int) -> tuple[Variable, .
     for text in [given] if isinstance(given, str) else given:
         match = _NAME.fullmatch(text) if isinstance(text, str) else None
         if match is None or match[2] == "0":
-            raise ModelError(f"variables has {shown(text)}; allowed are names such as jobs or queue_length[3].")
+            raise ModelError(
+                f"variables has {shown(text)}; allowed are names such as jobs, or queue_length[3] for three coordinates."
+            )
         chosen.append(Variable(match[1], int(match[2]) if match[2] else None))
     if len({variable.name for variable in chosen}) < len(chosen):
         raise ModelError(f"variables are {', '.join(v.name for v in chosen)}; allowed are different names.")

@@ -258,8 +258,10 @@ PROBLEMS: dict[str, type[Any]] = {
 def check_problem(given: Any, name: str = "problem", also: str = "") -> None:
     """Raise `ModelError` unless something is a problem."""
     if not isinstance(given, Problem):
-        hint = ", such as Stationary(model)" if isinstance(given, Generator | QBD | LevelDependentQBD) else ""
-        raise ModelError(f"{name} is {shown(given)}; allowed is a problem{also}{hint}.")
+        raise ModelError(
+            f"{name} is {shown(given)}; allowed is a problem{also}, such as ctmc.Stationary(model): "
+            f"{', '.join(kind.__name__ for kind in PROBLEMS.values())}."
+        )
 
 
 def checked_times(given: Any) -> np.ndarray:

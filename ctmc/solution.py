@@ -165,7 +165,12 @@ class Solution(Summarised):
     def _rewards(self, names: Sequence[str]) -> list[Reward]:
         known = self.problem.model.all_rewards
         for name in names:
-            if not isinstance(name, str) or name not in known:
+            if not isinstance(name, str):
+                raise ModelError(
+                    f"reward is {shown(name)}; allowed is a name: {', '.join(known)}, or one that "
+                    "model.with_reward(name, values) gives to a model before it is solved."
+                )
+            if name not in known:
                 raise unknown_name("reward", name, known)
         return [known[name] for name in names]
 

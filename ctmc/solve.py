@@ -312,7 +312,10 @@ def _check_stable(queue: QBD) -> None:
     scale = float(-queue.local.diagonal().min())
     if not queue.drift < -1e-14 * scale:
         word = "zero (null recurrent)" if abs(queue.drift) <= 1e-14 * scale else f"{queue.drift:.6g}"
-        raise UnstableError(f"the mean drift of the level is {word} per unit of time; allowed is a negative one.")
+        raise UnstableError(
+            f"the mean drift of the level is {word} per unit of time; allowed is a negative one: `up` leads a level up and "
+            "`down` a level down (are they exchanged?), and a queue must be served faster than jobs come."
+        )
 
 
 def _by_classes(problem: Stationary, solver: Solver, runs: Runs, start: np.ndarray | None) -> Outcome:

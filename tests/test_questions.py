@@ -14,9 +14,9 @@ import pytest
 import ctmc
 from ctmc import storage
 from ctmc.cli import main
-from ctmc.cli.output import aligned_numbers
 from ctmc.cli.progress import monitor_for
 from ctmc.cli.question import parse_initial, parse_times
+from ctmc.cli.tables import aligned_numbers
 from ctmc.errors import ModelError, StudyError
 from ctmc.study import parse_study, read_study
 from ctmc.study.content import Plot

@@ -101,20 +101,22 @@ class Output:
 
     def facts(self, rows: Sequence[tuple[str, Any]]) -> None:
         """Write names and values in two aligned columns."""
-        width = max((len(printable(name)) for name, _ in rows), default=0)
-        for name, value in rows:
-            sys.stdout.write(f"{printable(name):<{width}}  {printable(display(value))}".rstrip() + "\n")
+        from ctmc.cli.tables import print_facts
+
+        print_facts(rows)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, aligned: bool = False) -> None:
         """Write a table, as CSV if --csv was given; `aligned`: the numbers of a column have the same number of decimals.
 
-        On a terminal that is too narrow the columns go into several tables below each other, each with the number of the
-        row; elsewhere lines are as long as they must be.
+        On a terminal that is too narrow text is broken into lines, and columns go into several tables below each other, each
+        with the name of the row, or its number; elsewhere lines are as long as they must be.
         """
         if self.csv:
             writer = csv.writer(sys.stdout, lineterminator="\n")
             writer.writerows([list(map(csv_cell, row)) for row in (columns, *rows)])
             return
+        from ctmc.cli.tables import print_table
+
         print_table(columns, rows, aligned=aligned)
 
 
@@ -178,90 +180,3 @@ def display(value: Any) -> str:
 
 _LONG = re.compile(r"\S{400,}")
 """Words of a sentence that nobody reads to their end: numbers with thousands of digits, paths with hundreds of folders."""
-
-_SHORT = {
-    "defect": ".2e", "seconds": ".3f", "width": ".2e", "+-": ".1e", "distance": ".1e", "measure_difference": ".1e",
-    "truncated_mass": ".1e", "tolerance": ".0e", "spread": ".0%", "memory_MiB": ",.1f",
-}  # fmt: skip
-"""Columns that need fewer digits."""
-
-
-def _cell(column: str, value: Any) -> str:
-    if isinstance(value, float) and column in _SHORT and value:
-        return format(value, _SHORT[column])
-    return printable(display(value))
-
-
-def aligned_numbers(values: Sequence[float]) -> list[str]:
-    """Return numbers with the same number of decimals, ten significant digits for the largest, less common zeros at the end.
-
-    Examples
-    --------
-    >>> aligned_numbers([0.5, 12.25]), aligned_numbers([1 / 3, math.inf])
-    (['0.50', '12.25'], ['0.3333333333', 'inf'])
-    """
-    largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
-    decimals = max(9 - math.floor(math.log10(largest)), 0) if largest else 0
-    if decimals > 12:  # a column of tiny numbers is read by its powers of ten
-        return [f"{value:.10g}" for value in values]
-    while decimals and all(float(f"{value:.{decimals - 1}f}") == float(f"{value:.{decimals}f}") for value in values):
-        decimals -= 1
-    return [f"{value:.{decimals}f}" for value in values]
-
-
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, aligned: bool = False) -> None:
-    """Write a table with rich; nothing in it is taken for markup."""
-    from rich import box
-    from rich.cells import cell_len
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    cells = [[_cell(column, value) for column, value in zip(columns, row, strict=True)] for row in rows]
-    for k, column in enumerate(columns) if aligned else ():
-        numbers = [row[k] for row in rows]
-        if column not in (*_SHORT, "value") and all(isinstance(number, float) for number in numbers):
-            for row, text in zip(cells, aligned_numbers(numbers), strict=True):
-                row[k] = text
-    numeric = [
-        any(isinstance(row[k], int | float) for row in rows) and not any(isinstance(row[k], str) for row in rows)
-        for k in range(len(columns))
-    ]
-    heads = [printable(column) for column in columns]
-    widths = [3 + max(cell_len(text) for text in (head, *(row[k] for row in cells))) for k, head in enumerate(heads)]
-    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-    room = console.width if console.is_terminal else sum(widths) + 8
-    for chunk in _chunks(widths, room - 2):
-        if chunk[0]:
-            console.print()
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-        numbered = len(chunk) < len(columns)
-        if numbered:
-            table.add_column("row", justify="right", no_wrap=True)
-        for k in chunk:
-            table.add_column(Text(heads[k]), justify="right" if numeric[k] else "left", no_wrap=True)
-        for number, row in enumerate(cells):
-            shown = [Text(row[k], style=_style(columns[k], row[k])) for k in chunk]
-            table.add_row(*([Text(str(number))] if numbered else []), *shown)
-        # wider than the terminal only where a single column is
-        console.width = max(room, max(widths, default=0) + 10)
-        console.print(table, soft_wrap=False, crop=False)
-
-
-def _style(column: str, text: str) -> str:
-    return "" if column != "status" or not text else "green" if text == "CONVERGED" else "red"
-
-
-def _chunks(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Return the columns of each table; where there are several, each also has a column of row numbers."""
-    if sum(widths) <= room:
-        return [list(range(len(widths)))]
-    chunks: list[list[int]] = []
-    left = 0
-    for k, width in enumerate(widths):
-        if not chunks or width > left:
-            chunks.append([])
-            left = room - 6
-        chunks[-1].append(k)
-        left -= width
-    return chunks

@@ -7,12 +7,15 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from ctmc.cli.output import Output
 from ctmc.errors import printable
 
 _INTERVAL = 0.1
 _BAR = 20
+_WORTH_TELLING = 2.0
+"""Seconds of compiling from which on it is said where they went."""
 
 
 class Forecast:
@@ -84,9 +87,16 @@ class Progress:
         self._begin = time.perf_counter()
         self._shown = -math.inf
         self._output = output
+        self._watching = ExitStack()
+        self._compiling = None
         if self.active:
+            from ctmc.comparison.compiling import compiling
+
             output.progress = self
             self._show("")
+            self._compiling = self._watching.enter_context(
+                compiling(lambda: self._show("  compiling loops, once on this machine"), lambda: self._show(""))
+            )
 
     def __call__(self, iteration: int, defect: float) -> None:
         """Show the state of an iterative method; most calls only look at the clock."""
@@ -131,6 +141,12 @@ class Progress:
         self.clear()
         self.active = False
         self._output.progress = None
+        self._watching.close()
+        if self._compiling is not None and self._compiling.seconds >= _WORTH_TELLING:
+            self._output.news(
+                f"Note: of this time {duration(self._compiling.seconds)} went into compiling loops, which are kept: "
+                "the next run takes less."
+            )
 
 
 def duration(seconds: float) -> str:

@@ -17,6 +17,7 @@ from ctmc.cli.groups import needs_name
 from ctmc.cli.models import load_model
 from ctmc.cli.options import code_option, file_type, given_values, limits, memory_option, threads_option
 from ctmc.cli.output import Output
+from ctmc.cli.tables import extremes
 
 _LINES = 8
 """Trajectories drawn unless --plot-of names them."""
@@ -131,9 +132,13 @@ def _show(found: Any, what: str, picture: str | None, out: Output) -> None:
             out.facts(shown)
             out.write()
         timed = bool(found.trajectories)
+        shown_rows, long = (rows, []) if timed or out.csv else extremes(rows, 2)
         out.table(
-            columns if timed else [columns[0], *columns[2:]], rows if timed else [[row[0], *row[2:]] for row in rows]
+            columns if timed else [columns[0], *columns[2:]],
+            shown_rows if timed else [[row[0], *row[2:]] for row in shown_rows],
         )
+        if long:
+            out.news(f"Note: the least and the largest of {', '.join(long)} are shown; --csv and --json have all.")
     for note in found.notes:
         out.news(f"Note: {note}")
 

@@ -149,6 +149,10 @@ FORMATS = {
 }
 
 
+_LANGUAGES = (".prism", ".sm", ".pm", ".nm", ".jani")
+"""Endings of models that must be built by their own program first."""
+
+
 def read(path: str | os.PathLike[str], format: str | None = None) -> Generator | QBD:
     """Read a model from a file of any known format.
 
@@ -268,10 +272,23 @@ def format_of(path: str | os.PathLike[str]) -> Format:
     chosen = by_extension(path)
     if chosen is None:
         head = first_bytes(path)
+        _refuse_language(path)
         chosen = next((entry for entry in FORMATS.values() if entry.begins(head)), None)
     if chosen is None:
-        raise StorageError(f"{printable(os.fspath(path))} is of no known format: {_endings()}")
+        matrix = os.fsdecode(path).lower().endswith((".csv", ".npy", ".txt"))
+        more = " A matrix in Python is a model by ctmc.Generator.from_matrix(matrix)." if matrix else ""
+        raise StorageError(f"{printable(os.fspath(path))} is of no known format: {_endings()}{more}")
     return chosen
+
+
+def _refuse_language(path: str | os.PathLike[str]) -> None:
+    """Say what to do with a model in a language that nothing here reads; its first word may be that of a list of rates."""
+    if os.fsdecode(path).lower().endswith(_LANGUAGES):
+        raise StorageError(
+            f"{printable(os.fspath(path))} is a model in the language of PRISM or JANI; allowed are lists of states: "
+            "'storm --prism FILE --buildfull --exportbuild model.drn' or 'prism FILE -exportmodel model.tra,sta,lab,srew' "
+            "writes one."
+        )
 
 
 def first_bytes(path: str | os.PathLike[str]) -> bytes:

@@ -39,8 +39,18 @@ def check_diagonal(model: Generator, diagonal: np.ndarray) -> None:
         i = int(np.argmax(bad))
         raise ModelError(
             f"row {model.name_of(i)} sums to {diagonal[i] + model.exit_rates[i]:.6g}, its diagonal being {diagonal[i]:.6g}; "
-            "rows of a generator sum to zero."
+            f"rows of a generator sum to zero{_likely(model, diagonal)}."
         )
+
+
+def _likely(model: Generator, diagonal: np.ndarray) -> str:
+    """Return what else a matrix seems to be: the transpose of a generator, or probabilities; nothing where it is neither."""
+    if (np.abs(diagonal + model.exit_rates - 1) <= 1e-9).all():
+        return "; here all sum to one, as probabilities do: P - I has the same long-run distribution as P"
+    inflows = model.forward(np.ones(model.size)) + model.exit_rates
+    if (np.abs(diagonal + inflows) <= 1e-9 * np.maximum(inflows, np.abs(diagonal))).all():
+        return "; here the columns do: give the transpose, whose row i has the rates from state i"
+    return ""
 
 
 def rows_of(sources: Any, targets: Any, rates: Any, n: int) -> FloatTransitions:

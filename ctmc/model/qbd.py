@@ -509,8 +509,10 @@ def _checked_row(where: str, down: csr_array | None, local: csr_array, up: csr_a
     bad = ~(np.abs(diagonal + exits) <= 1e-9 * np.maximum(exits, np.abs(diagonal)))
     if bad.any():
         i = int(np.argmax(bad))
+        one = bool((np.abs(diagonal + exits - 1) <= 1e-9).all())
         raise ModelError(
-            f"row {i} of the blocks {where} sums to {diagonal[i] + exits[i]:.6g}; rows of up + local + down sum to zero."
+            f"row {i} of the blocks {where} sums to {diagonal[i] + exits[i]:.6g}; rows of up + local + down sum to zero"
+            + ("; blocks of probabilities, which sum to one, go to QBD.from_discrete_time." if one else ".")
         )
     return Level(down, _with_exits(rates, exits), up)
 

@@ -97,7 +97,10 @@ def check_rewards(rewards: Mapping[str, Reward], size: int) -> dict[str, Reward]
     check_mapping("rewards", rewards, "rewards")
     for name, reward in rewards.items():
         if not isinstance(reward, Reward):
-            raise ModelError(f"reward {shown(name)} is {shown(reward)}; allowed is a Reward.")
+            raise ModelError(
+                f"reward {shown(name)} is {shown(reward)}; allowed is a Reward, such as ctmc.Reward(values), with a number for "
+                "each state."
+            )
         if reward._name != name:
             reward = replace(reward, _name=name)
         if reward.rate is None and not reward.has_impulses:
