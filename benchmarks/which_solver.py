@@ -2,18 +2,24 @@
 
 python benchmarks/which_solver.py which_solver.h5               the table of the README, a row for each family of models
 python benchmarks/which_solver.py which_solver.h5 --all         also a row for each solver and for each model
+python benchmarks/which_solver.py which_solver.h5 --runs        also a line for each answer: its cost beside the best one and bicgstab
 python benchmarks/which_solver.py which_solver.h5 --json        all runs and sums, as docs/site/which_solver.json keeps them
+
+In place of the comparison it takes what is kept, too: python benchmarks/which_solver.py docs/site/which_solver.json --all
 """
 
 from __future__ import annotations
 
 import json
+import math
+import re
 import statistics
 import sys
+from pathlib import Path
 
 from ctmc.comparison.files import load_comparison
-from ctmc.comparison.runs import Comparison
-from ctmc.comparison.standings import Rank, families, places, records
+from ctmc.comparison.runs import ComparedModel, Comparison, Run
+from ctmc.comparison.standings import Rank, by_problem, cost, families, places, records
 
 
 def by_family(comparison: Comparison) -> list[str]:
@@ -87,6 +93,7 @@ def as_json(comparison: Comparison) -> str:
             "status": run.status,
             "seconds": statistics.median(run.seconds) if run.seconds else None,
             "products": run.products,
+            "iterated": bool(run.iterations),
             "defect": run.defect,
         }
         for run in comparison.runs
@@ -99,12 +106,64 @@ def as_json(comparison: Comparison) -> str:
     return "{\n" + ",\n".join(texts) + "\n}"
 
 
+def kept(text: str) -> Comparison:
+    """Return the comparison that `as_json` has written: all that the tables need."""
+    found = json.loads(text)
+    models = {}
+    for one in found["models"]:
+        cut = re.search(r" \((\d+) levels\)$", one["name"])
+        models[one["name"]] = ComparedModel(
+            one["name"], kind=one["kind"], states=one["states"], family=one["family"], recipe=one["recipe"], levels=int(cut[1]) if cut else None
+        )
+    runs = [
+        Run(
+            one["model"], one["solver"], 1e-12, status=one["status"], defect=one["defect"], products=one["products"],
+            seconds=() if one["seconds"] is None else (one["seconds"],), iterations=int(one["iterated"]),
+        )
+        for one in found["runs"]
+    ]  # fmt: skip
+    return Comparison("", "stationary", models, tuple(runs))
+
+
+def in_all(comparison: Comparison) -> list[str]:
+    """Return how much was compared, as lines."""
+    sizes = [model.states for model in comparison.models.values() if model.states]
+    certified = sum(run.converged and not run.disagrees for run in comparison.runs)
+    return [
+        f"{len(comparison.models)} models, {min(sizes):,} to {max(sizes):,} states",
+        f"{certified} of {len(comparison.runs)} runs gave a certified answer, {sum(run.disagrees for run in comparison.runs)} disagree",
+    ]
+
+
+def by_run(comparison: Comparison) -> list[str]:
+    """Return the cost of every answer beside the best one, and in time beside bicgstab, as lines."""
+    lines = []
+    for runs in by_problem(comparison).values():
+        seconds, products = ({run.label: cost(run, measure) for run in runs} for measure in ("seconds", "products"))
+        for run in runs:
+            if math.isfinite(seconds[run.label]):
+                text = f"{run.model} | {run.label} | {_times(seconds[run.label], min(seconds.values()))} the best time"
+                if math.isfinite(seconds.get("bicgstab", math.inf)):
+                    text += f", {_times(seconds[run.label], seconds['bicgstab'])} that of bicgstab"
+                if math.isfinite(products[run.label]):
+                    text += f", {products[run.label]:,.0f} products, {_times(products[run.label], min(products.values()))} the fewest"
+                lines.append(text)
+    return lines
+
+
+def _times(one: float, other: float) -> str:
+    return f"{one / other:.2g} times" if one >= other else f"1/{other / one:.2g} of"
+
+
 if __name__ == "__main__":
-    found = load_comparison(sys.argv[1])
+    source = Path(sys.argv[1])
+    found = kept(source.read_text(encoding="utf-8")) if source.suffix == ".json" else load_comparison(source)
     if "--json" in sys.argv[2:]:
         print(as_json(found))
         sys.exit()
     tables = [by_family(found)]
     if "--all" in sys.argv[2:]:
-        tables += [by_solver(found), by_model(found)]
+        tables += [by_solver(found), by_model(found), in_all(found)]
+    if "--runs" in sys.argv[2:]:
+        tables.append(by_run(found))
     print("\n\n".join("\n".join(lines) for lines in tables))
