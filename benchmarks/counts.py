@@ -20,7 +20,11 @@ import ctmc
 from builders.fork_join import fork_join
 from builders.fork_join.thresholds import threshold_design
 from builders.supermarket import supermarket
+from ctmc.errors import MemoryLimitError
 from ctmc.model.streamed import streaming
+from solvers.stationary.anderson import Anderson
+from solvers.stationary.gmres import Gmres
+from solvers.transient.krylov_exponential import KrylovExponential
 
 SIX = [1, 1.5, 2, 3, 4.5, 6]
 STUDIED = {  # PRISM's, at the sizes of the README
@@ -51,7 +55,9 @@ def sizes(everything: bool) -> Iterator[str]:
     for servers, capacity in shapes:
         rates = np.linspace(1, 2, servers).tolist()
         common = {"arrival_rate": 0.8 * sum(rates), "choices": 2, "sampling": "with_replacement"}
-        yield size(f"supermarket ({servers}, {capacity})", "supermarket", service_rates=rates, capacity=capacity, **common)
+        yield size(
+            f"supermarket ({servers}, {capacity})", "supermarket", service_rates=rates, capacity=capacity, **common
+        )
     yield f"supermarket (9, 8): {9**9:,} states"
     for servers, capacity in [(3, 40), (3, 80), (4, 27)] + everything * [(4, 69)]:
         equal = {"service_rates": [1.0] * servers, "arrival_rate": 0.8 * servers, "choices": 2}
@@ -60,10 +66,20 @@ def sizes(everything: bool) -> Iterator[str]:
         common = {"arrival_rate": 14.4, "choices": 2, "capacity": total, "total_capacity": total}
         yield size(f"six servers, cap {total}", "supermarket", service_rates=SIX, **common)
     for builder, parameters in STUDIED.items():
-        yield size(", ".join([builder, *(f"{name} {value}" for name, value in parameters.items())]), builder, **parameters)
+        yield size(
+            ", ".join([builder, *(f"{name} {value}" for name, value in parameters.items())]), builder, **parameters
+        )
     lumped = {"service_rates": [2, 1, 2, 1], "arrival_rate": 4, "choices": 2, "capacity": 9}
     yield size("two and two equal servers, capacity 9, lumped", "supermarket", lump=True, **lumped)
-    yield size("twenty equal servers, capacity 2, lumped", "supermarket", service_rates=[1.0] * 20, arrival_rate=16, choices=2, capacity=2, lump=True)
+    yield size(
+        "twenty equal servers, capacity 2, lumped",
+        "supermarket",
+        service_rates=[1.0] * 20,
+        arrival_rate=16,
+        choices=2,
+        capacity=2,
+        lump=True,
+    )
     yield f"twenty equal servers, capacity 10, lumped: {math.comb(30, 10):,} orbits of {11**20:.1e} states"
     rates = np.linspace(2, 1, 12)
     queue = fork_join(rates, 0.5 * rates.sum() / 12, 12, [1] + [40] * 11)
@@ -79,7 +95,16 @@ def designs() -> Iterator[str]:
 
 def stationary(everything: bool) -> Iterator[str]:
     """Yield products of stationary solves to 1e-12."""
-    asked = [(4, 9, 0.8), (4, 17, 0.8), (4, 20, 0.8), (4, 20, 0.95), (5, 11, 0.8), (6, 8, 0.8), (6, 9, 0.8), (6, 11, 0.8)]
+    asked = [
+        (4, 9, 0.8),
+        (4, 17, 0.8),
+        (4, 20, 0.8),
+        (4, 20, 0.95),
+        (5, 11, 0.8),
+        (6, 8, 0.8),
+        (6, 9, 0.8),
+        (6, 11, 0.8),
+    ]
     for servers, capacity, load in asked + everything * [(7, 9, 0.8)]:
         chain = heterogeneous(servers, capacity, load)
         both = (servers, capacity) in ((4, 20), (5, 11), (6, 8)) or (everything and (servers, capacity) == (6, 11))
@@ -101,7 +126,9 @@ def over_time(everything: bool) -> Iterator[str]:
         solution = ctmc.solve(ctmc.Transient(chain, (0,) * 4, [horizon], reward="jobs"), solver)
         yield f"(4, 20), load {load}, t = {horizon}, {solver}: {solution.products} products"
     if everything:
-        found = ctmc.solve(ctmc.Transient(heterogeneous(4, 20, 0.8), (0,) * 4, [100], reward="jobs", tolerance=1e-9), "chebyshev")
+        found = ctmc.solve(
+            ctmc.Transient(heterogeneous(4, 20, 0.8), (0,) * 4, [100], reward="jobs", tolerance=1e-9), "chebyshev"
+        )
         yield f"(4, 20), load 0.8, t = 100, tolerance 1e-9, chebyshev: {found.products} products"
 
 
@@ -117,12 +144,37 @@ def one_process() -> Iterator[str]:
         yield f"(3, 40), load 0.85, {type(problem).__name__}, {solver}: {ctmc.solve(problem, solver).products} products"
 
 
+def factors(everything: bool) -> Iterator[str]:
+    """Yield how many entries the factors of `sparse_lu` would have: each is refused before it is made."""
+    for servers, capacity, limit in [(3, 20, "20MiB"), (4, 12, "100MiB")] + everything * [(4, 20, "1GiB")]:
+        try:
+            with ctmc.limited_memory(limit):
+                ctmc.solve(ctmc.Stationary(heterogeneous(servers, capacity, 0.8)), "sparse_lu")
+        except MemoryLimitError as error:
+            yield f"({servers}, {capacity}): {str(error).partition(', more')[0]}"
+
+
+def memory() -> Iterator[str]:
+    """Yield how many vectors methods hold with the options that they have if none is given."""
+    yield f"gmres: {Gmres().restart} half vectors of the basis"
+    yield f"anderson: {2 * Anderson().depth + 6} vectors"
+    yield f"krylov_exponential: {KrylovExponential().dimension + 9} vectors"
+
+
 def main() -> None:
     """Print the lines."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true", help="also those that take a minute")
     everything = parser.parse_args().all
-    for lines in (sizes(everything), designs(), stationary(everything), over_time(everything), one_process()):
+    for lines in (
+        sizes(everything),
+        designs(),
+        stationary(everything),
+        over_time(everything),
+        one_process(),
+        factors(everything),
+        memory(),
+    ):
         for line in lines:
             print(line, flush=True)
 

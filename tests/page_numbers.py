@@ -1,6 +1,7 @@
 """Finds the numbers in the prose and the tables of a page, and ties each to where it comes from.
 
-A *tie* of ``docs/site/numbers.toml`` has a ``page``, and ``words``: short passages as they stand there, with their numbers; or a
+A *tie* of ``docs/site/numbers.toml`` has a ``page``, and ``words``: short passages as they stand there, with their numbers, of which
+only those in braces are meant where there are any (``"0.06 s | {93} |"``); or a
 ``section`` (the beginning of its heading), for all numbers in it that no words tie; or neither, for the rest of the page.  It says
 where they come from::
 
@@ -12,7 +13,7 @@ where they come from::
     given = "why"                      no claim: an example, a convention, a number of a publication
 
 With `run`, `file` and `section_of` all numbers of a passage, or of a row of a table, stand in one line, which has `line` in it if that
-is told; ``scattered = true`` lets each have a line of its own.  No tie needs what claims nothing: code, links, names (HDF5, M/M/1),
+is told; ``scattered = true`` lets each have a line of its own, ``rounded = true`` one that is rounded to it.  No tie needs what claims nothing: code, links, names (HDF5, M/M/1),
 dates, numbers of lists, powers, and 0, 1 and 2 where no unit follows.  A `given` without words covers no number with a unit.
 Of Python files only docstrings are read, and in them numbers of seconds, millions and percent.
 
@@ -44,16 +45,17 @@ HOME = Path(__file__).resolve().parent.parent
 LEDGER = "docs/site/numbers.toml"
 MEASUREMENTS = "benchmarks/README.md"
 SOURCES = ("run", "file", "section_of", "record", "test", "given")
-FIELDS = {"page", "words", "section", "line", "scattered", "date", "digest", *SOURCES}
-PACKAGES = ("ctmc", "builders", "solvers")
+FIELDS = {"page", "words", "section", "line", "scattered", "rounded", "date", "digest", *SOURCES}
+PACKAGES = ("ctmc", "builders", "solvers", "benchmarks")
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+"
-_NUMBER = re.compile(rf"(?<![\w.])(?:(?<![^\s(|])[-−])?(?:{_DIGITS})(?:e[-+]?\d+)?")
+_NUMBER = re.compile(rf"(?<![\w.])(?:(?<![^\s(|])[-\u2212])?(?:{_DIGITS})(?:e[-+]?\d{{1,3}})?")
 _UNIT = re.compile(
-    r"\s*[%×]|[-\s]?(?:ns|ms|s|seconds?|minutes?|min|hours?|nanoseconds?|milliseconds?|bytes?|B|[KMGT]i?B|[MG]B/s|M/s|U|million|"
+    r"\s*%|[-\s]?(?:ns|ms|s|seconds?|minutes?|min|hours?|nanoseconds?|milliseconds?|bytes?|B|[KMGT]i?B|[MG]B/s|M/s|U|million|"
     r"times|states|transitions|entries|products|iterations|steps|models|runs|solvers|builders|tests|points)\b"
 )
 _TIMED = re.compile(r"\s?(?:ns|ms|s|seconds|minutes|hours|nanoseconds|milliseconds|million|%)(?![\w^])")
+_ABOUT = re.compile(r"\b(?:some|about)\s+\Z")
 _SILENT = re.compile(
     r"^```[^\n]*\n.*?^```$|<!--.*?-->|`[^`\n]+(?:\n[^`\n]+)?`|(?<=\])\([^)\n]*\)|https?://\S+"  # code, comments, links
     r"|\d{4}-\d\d-\d\d|^ *\d+\. "  # dates, numbers of lists
@@ -72,6 +74,8 @@ class Number:
     begin: int
     end: int
     unit: bool
+    millions: bool = False
+    about: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,9 @@ def read_page(name: str, text: str) -> Page:
     for match in _NUMBER.finditer(seen):
         unit = (_TIMED if python else _UNIT).match(seen, match.end())
         if unit or (not python and match[0] not in ("0", "1", "2")):
-            found.append(Number(match[0], match.start(), match.end(), bool(unit)))
+            about = _ABOUT.search(seen, max(0, match.start() - 12), match.start())
+            million = bool(unit and "million" in unit[0])
+            found.append(Number(match[0], match.start(), match.end(), bool(unit), million, bool(about)))
     return Page(name, text, tuple(found))
 
 
@@ -142,7 +148,7 @@ def output_of(command: str) -> str:
             from ctmc.cli import main
 
             printed = io.StringIO()
-            with contextlib.chdir(folder), contextlib.redirect_stdout(printed):
+            with contextlib.chdir(folder), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
                 code = main(words[1:])
             if code:
                 raise ValueError(f"{command!r} ends with {code}")
@@ -156,7 +162,9 @@ def output_of(command: str) -> str:
 
 def section(text: str, heading: str) -> tuple[int, int]:
     """Return where the section begins whose heading begins so, and where the next one of its rank or a higher one does."""
-    match = re.search(rf"^(#+) {re.escape(heading)}.*$", _blank(re.compile(r"^```.*?^```$", re.DOTALL | re.M), text), re.M)
+    match = re.search(
+        rf"^(#+) {re.escape(heading)}.*$", _blank(re.compile(r"^```.*?^```$", re.DOTALL | re.M), text), re.M
+    )
     if match is None:
         raise ValueError(f"no section {heading!r}")
     following = re.compile(rf"^#{{1,{len(match[1])}}} ", re.MULTILINE).search(text, match.end())
@@ -165,22 +173,28 @@ def section(text: str, heading: str) -> tuple[int, int]:
 
 def _value(text: str) -> tuple[Decimal, Decimal]:
     """Return a number and half a unit of its last digit."""
-    number = Decimal(text.replace(",", "").replace("_", "").replace("−", "-"))
+    number = Decimal(text.replace(",", "").replace("_", "").replace("\u2212", "-"))
     return number, Decimal((0, (5,), int(number.as_tuple().exponent) - 1))
 
 
-def stands_in(shown: str, line: str, exactly: bool) -> bool:
-    """Return whether a number stands in a line of output, or one that is rounded to it.
+def stands_in(shown: str, line: str, exactly: bool, millions: bool = False, about: bool = False) -> bool:
+    """Return whether a number stands in a line of output, or one that is rounded to it; millions may be written out there.
+
+    What is said to be *about* so much, or *some*, is right to five percent.
 
     >>> stands_in("1.3", "4 states, 1.28 s", False), stands_in("1.3", "1.28 s", True), stands_in("4,096", "4_096", True)
     (True, False, True)
     """
     number, half = _value(shown)
-    printed = (_value(text)[0] for text in _PRINTED.findall(line))
-    return any(abs(other - number) <= (0 if exactly else half) for other in printed)
+    printed = [_value(text)[0] for text in _PRINTED.findall(line)]
+    printed += [other / 10**6 for other in printed if millions]
+    allowed = abs(number) / 20 if about else 0 if exactly else half
+    return any(abs(other - number) <= allowed for other in printed)
 
 
-_PRINTED = re.compile(r"(?<![\d.])(?:(?<![^\s(|\[,])[-−])?(?:\d{1,3}(?:[,_]\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:e[-+]?\d+)?|(?<!\d)\.\d+")
+_PRINTED = re.compile(
+    r"(?<![\d.])(?:(?<![^\s(|\[,])[-\u2212])?(?:\d{1,3}(?:[,_]\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:e[-+]?\d{1,3})?|(?<!\d)\.\d+"
+)
 
 
 # ---- ties -------------------------------------------------------------------------------------------------------------------
@@ -207,16 +221,25 @@ def covered(page: Page, tie: Tie, free: set[Number]) -> Iterator[list[Number]]:
     """Yield the numbers that a tie covers, those together that must stand in one line; raise ValueError if it covers none."""
     if "words" in tie:
         for words in tie["words"]:
-            pattern = re.compile(r"\s+".join(map(re.escape, words.split())))
-            spans = [match.span() for match in pattern.finditer(page.text)]
-            groups = [[one for one in page.numbers if low <= one.begin and one.end <= high] for low, high in spans]
+            told = r"\s+".join(map(re.escape, words.split()))
+            pattern = re.compile(told.replace(r"\{", "(").replace(r"\}", ")"))
+            found = [
+                [match.span(k) for k in range(1 if pattern.groups else 0, pattern.groups + 1)]
+                for match in pattern.finditer(page.text)
+            ]
+            groups = [
+                [one for one in page.numbers if any(low <= one.begin and one.end <= high for low, high in spans)]
+                for spans in found
+            ]
             if not any(groups):
-                told = "has no number that needs a tie" if spans else "is not there any more"
+                told = "has no number that needs a tie" if found else "is not there any more"
                 raise ValueError(f"{page.name}: {words!r} {told}: write in {LEDGER} what stands there, or take it out")
             yield from filter(None, groups)
         return
     low, high = section(page.text, tie["section"]) if "section" in tie else (0, len(page.text))
-    rest = [one for one in page.numbers if one in free and low <= one.begin < high and not ("given" in tie and one.unit)]
+    rest = [
+        one for one in page.numbers if one in free and low <= one.begin < high and not ("given" in tie and one.unit)
+    ]
     if not rest:
         raise ValueError(f"{page.name}: the tie {tie} covers no number; take it out")
     rows: dict[int, list[Number]] = {}
@@ -239,11 +262,13 @@ def faults(page: Page, tie: Tie, groups: list[list[Number]], measurements: Calla
             first = page.where(groups[0][0].begin)
             yield (
                 f"{first}: numbers of {tie.get('section') or tie.get('words') or 'the page'} are not those that {tie['record']!r} "
-                f"printed on {tie['date']}: run it again, and write the date and digest = \"{digest(groups)}\" into {LEDGER}"
+                f'printed on {tie["date"]}: run it again, and write the date and digest = "{digest(groups)}" into {LEDGER}'
             )
     elif "test" in tie:
         file, _, test = tie["test"].partition("::")
-        if not re.search(rf"^def {re.escape(test)}\(|^{re.escape(test)} =", (HOME / file).read_text("utf-8"), re.MULTILINE):
+        if not re.search(
+            rf"^def {re.escape(test)}\(|^{re.escape(test)} =", (HOME / file).read_text("utf-8"), re.MULTILINE
+        ):
             yield f"{LEDGER}: {file} has no {test}"
     elif "given" not in tie:
         if "run" in tie:
@@ -258,7 +283,13 @@ def faults(page: Page, tie: Tie, groups: list[list[Number]], measurements: Calla
         for group in groups:
             sought = [[one] for one in group] if tie.get("scattered") else [group]
             for several in sought:
-                if not any(all(stands_in(one.text, line, "run" in tie) for one in several) for line in lines):
+                if not any(
+                    all(
+                        stands_in(one.text, line, "run" in tie and "rounded" not in tie, one.millions, one.about)
+                        for one in several
+                    )
+                    for line in lines
+                ):
                     shown = ", ".join(one.text for one in several)
                     yield f"{page.where(several[0].begin)}: {source} no line{_with(tie)} with {shown}: correct it, or its tie in {LEDGER}"
 
@@ -268,36 +299,43 @@ def _with(tie: Tie) -> str:
 
 
 def _script(command: str) -> Iterator[str]:
+    """Yield what is wrong with a command that is not run: no such script or command, or an option that it does not know."""
     words = shlex.split(command)
-    if words[0] == "ctmc":
-        from ctmc.cli import cli
-
-        if words[1] not in cli.commands:
-            yield f"{LEDGER}: there is no command {command!r}"
-        return
-    script = next((HOME / word for word in words if word.endswith(".py")), HOME / "none")
-    text = script.read_text(encoding="utf-8") if script.is_file() else ""
-    for option in [word for word in words[words.index("python") :] if word.startswith("--")] if text else [""]:
+    options = [word.partition("=")[0] for word in words if word.startswith("--")]
+    try:
+        script = next((HOME / word for word in words if word.endswith(".py")), None)
+        text = script.read_text(encoding="utf-8") if script else output_of(f"ctmc {words[1]} --help")
+    except (OSError, ValueError):
+        text, options = "", [command]
+    for option in options:
         if option not in text:
-            yield f"{LEDGER}: {command!r} cannot be run"
+            yield f"{LEDGER}: {command!r} cannot be run: there is no {option}"
 
 
 def check(found: dict[str, Page], ties: list[Tie]) -> list[str]:
     """Return all that is wrong: numbers without a tie, ties without numbers, and numbers that are not what is printed."""
     wrong = []
     free = {name: set(page.numbers) for name, page in found.items()}
-    for tie in sorted(ties, key=lambda one: ("words" not in one, "section" not in one)):  # passages first, then sections
+    for tie in sorted(
+        ties, key=lambda one: ("words" not in one, "section" not in one)
+    ):  # passages first, then sections
         try:
             page = found[tie["page"]]
             groups = list(covered(page, tie, free[page.name]))
             free[page.name].difference_update(one for group in groups for one in group)
             wrong += faults(page, tie, groups, lambda: found[MEASUREMENTS].text)
         except (ValueError, KeyError, OSError) as error:
-            wrong.append(f"{LEDGER}: {tie['page']}: {type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error))
+            wrong.append(
+                f"{LEDGER}: {tie['page']}: {type(error).__name__}: {error}"
+                if not isinstance(error, ValueError)
+                else str(error)
+            )
     for name, page in found.items():
         for one in sorted(free[name], key=lambda number: number.begin):
             around = " ".join(page.text[max(one.begin - 40, 0) : one.end + 30].split())
-            wrong.append(f"{page.where(one.begin)}: {one.text} has no tie to what prints it, see the head of tests/page_numbers.py: .. {around} ..")
+            wrong.append(
+                f"{page.where(one.begin)}: {one.text} has no tie to what prints it, see the head of tests/page_numbers.py: .. {around} .."
+            )
     return wrong
 
 
