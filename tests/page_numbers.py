@@ -13,7 +13,7 @@ where they come from::
     given = "why"                      no claim: an example, a convention, a number of a publication
 
 With `run`, `file` and `section_of` all numbers of a passage, or of a row of a table, stand in one line, which has `line` in it if that
-is told; ``scattered = true`` lets each have a line of its own, ``rounded = true`` one that is rounded to it.  No tie needs what claims nothing: code, links, names (HDF5, M/M/1),
+is told (with passages: ``[tie.words]``, each with its line); ``scattered = true`` lets each have a line of its own, ``rounded = true`` one that is rounded to it.  No tie needs what claims nothing: code, links, names (HDF5, M/M/1),
 dates, numbers of lists, powers, and 0, 1 and 2 where no unit follows.  A `given` without words covers no number with a unit.
 Of Python files only docstrings are read, and in them numbers of seconds, millions and percent.
 
@@ -63,6 +63,7 @@ _SILENT = re.compile(
     r"|\d+(?:\.\d+)?\^(?:\([^)]*\)|\w+)",  # powers
     re.DOTALL | re.MULTILINE,
 )
+_FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _EXAMPLE = re.compile(r"``[^`]*``|^ *(?:>>>|\.\.\.).*(?:\n(?! *(?:>>>|\n)).*\S.*)*", re.MULTILINE)
 
 
@@ -162,12 +163,11 @@ def output_of(command: str) -> str:
 
 def section(text: str, heading: str) -> tuple[int, int]:
     """Return where the section begins whose heading begins so, and where the next one of its rank or a higher one does."""
-    match = re.search(
-        rf"^(#+) {re.escape(heading)}.*$", _blank(re.compile(r"^```.*?^```$", re.DOTALL | re.M), text), re.M
-    )
+    seen = _blank(_FENCED, text)
+    match = re.search(rf"^(#+) {re.escape(heading)}.*$", seen, re.MULTILINE)
     if match is None:
         raise ValueError(f"no section {heading!r}")
-    following = re.compile(rf"^#{{1,{len(match[1])}}} ", re.MULTILINE).search(text, match.end())
+    following = re.compile(rf"^#{{1,{len(match[1])}}} ", re.MULTILINE).search(seen, match.end())
     return match.start(), following.start() if following else len(text)
 
 
@@ -205,8 +205,8 @@ Tie = dict[str, Any]
 
 def read_ledger(text: str) -> list[Tie]:
     """Return the ties; raise ValueError for one that is not well-formed."""
-    ties = tomllib.loads(text)["tie"]
-    for tie in ties:
+    ties: list[Tie] = []
+    for tie in tomllib.loads(text)["tie"]:
         about = f"tie {tie}"
         if set(tie) - FIELDS or "page" not in tie or sum(name in tie for name in SOURCES) != 1:
             raise ValueError(f"{about}: it has a page, and one of {', '.join(SOURCES)}")
@@ -214,6 +214,10 @@ def read_ledger(text: str) -> list[Tie]:
             raise ValueError(f"{about}: it has words or a section")
         if "record" in tie:
             datetime.date.fromisoformat(tie.get("date", ""))
+        if isinstance(tie.get("words"), dict):
+            ties += [{**tie, "words": [words], "line": line} for words, line in tie["words"].items()]
+        else:
+            ties.append(tie)
     return ties
 
 
@@ -303,7 +307,7 @@ def _script(command: str) -> Iterator[str]:
     words = shlex.split(command)
     options = [word.partition("=")[0] for word in words if word.startswith("--")]
     try:
-        script = next((HOME / word for word in words if word.endswith(".py")), None)
+        script = next((HOME / word for word in words if word.endswith((".py", ".md"))), None)
         text = script.read_text(encoding="utf-8") if script else output_of(f"ctmc {words[1]} --help")
     except (OSError, ValueError):
         text, options = "", [command]

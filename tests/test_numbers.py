@@ -133,6 +133,19 @@ def test_braces_mean_some_numbers_of_a_passage():
     assert "0.06 has no tie" in told(text, tied[:1])[0]
 
 
+def test_passages_may_each_have_a_line():
+    ledger = """
+[[tie]]
+page = "page.md"
+run = "python -c 'print(\\"one 3\\"); print(\\"two 4\\")'"
+[tie.words]
+"{3} and" = "one"
+"and {4}" = "two"
+"""
+    assert not told("It is 3 and 4.\n", read_ledger(ledger))
+    assert "no line 'one' with 4" in told("It is 4 and 4.\n", read_ledger(ledger.replace("{3}", "{4}")))[0]
+
+
 def test_records_hold_until_a_number_changes():
     command = {"record": "python benchmarks/counts.py --all", "date": "2026-11-30"}
     page = read_page("page.md", "# Page\n\nTook 0.5 s, 3 MiB.\n")
