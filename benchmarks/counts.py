@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -71,15 +72,8 @@ def sizes(everything: bool) -> Iterator[str]:
         )
     lumped = {"service_rates": [2, 1, 2, 1], "arrival_rate": 4, "choices": 2, "capacity": 9}
     yield size("two and two equal servers, capacity 9, lumped", "supermarket", lump=True, **lumped)
-    yield size(
-        "twenty equal servers, capacity 2, lumped",
-        "supermarket",
-        service_rates=[1.0] * 20,
-        arrival_rate=16,
-        choices=2,
-        capacity=2,
-        lump=True,
-    )
+    twenty = {"service_rates": [1.0] * 20, "arrival_rate": 16, "choices": 2, "capacity": 2}
+    yield size("twenty equal servers, capacity 2, lumped", "supermarket", lump=True, **twenty)
     yield f"twenty equal servers, capacity 10, lumped: {math.comb(30, 10):,} orbits of {11**20:.1e} states"
     rates = np.linspace(2, 1, 12)
     queue = fork_join(rates, 0.5 * rates.sum() / 12, 12, [1] + [40] * 11)
@@ -95,21 +89,13 @@ def designs() -> Iterator[str]:
 
 def stationary(everything: bool) -> Iterator[str]:
     """Yield products of stationary solves to 1e-12."""
-    asked = [
-        (4, 9, 0.8),
-        (4, 17, 0.8),
-        (4, 20, 0.8),
-        (4, 20, 0.95),
-        (5, 11, 0.8),
-        (6, 8, 0.8),
-        (6, 9, 0.8),
-        (6, 11, 0.8),
-    ]
+    asked = [(4, 9, 0.8), (4, 17, 0.8), (4, 20, 0.8), (4, 20, 0.95)]
+    asked += [(5, 11, 0.8), (6, 8, 0.8), (6, 9, 0.8), (6, 11, 0.8)]
     for servers, capacity, load in asked + everything * [(7, 9, 0.8)]:
-        chain = heterogeneous(servers, capacity, load)
+        model = heterogeneous(servers, capacity, load)
         both = (servers, capacity) in ((4, 20), (5, 11), (6, 8)) or (everything and (servers, capacity) == (6, 11))
         for solver in ("bicgstab", "anderson") if both else ("bicgstab",):
-            solution = ctmc.solve(ctmc.Stationary(chain, 1e-12), solver)
+            solution = ctmc.solve(ctmc.Stationary(model, 1e-12), solver)
             yield f"({servers}, {capacity}), load {load}, {solver}: {solution.products} products"
 
 
@@ -122,8 +108,8 @@ def over_time(everything: bool) -> Iterator[str]:
         asked += [("krylov_exponential", 0.8, 100), ("chebyshev", 0.8, 10_000), ("uniformization", 0.8, 10_000)]
         asked += [("krylov_exponential", 0.8, 10_000), ("uniformization", 0.95, 100)]
     for solver, load, horizon in asked:
-        chain = heterogeneous(4, 20, load)
-        solution = ctmc.solve(ctmc.Transient(chain, (0,) * 4, [horizon], reward="jobs"), solver)
+        model = heterogeneous(4, 20, load)
+        solution = ctmc.solve(ctmc.Transient(model, (0,) * 4, [horizon], reward="jobs"), solver)
         yield f"(4, 20), load {load}, t = {horizon}, {solver}: {solution.products} products"
     if everything:
         found = ctmc.solve(
@@ -166,17 +152,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true", help="also those that take a minute")
     everything = parser.parse_args().all
-    for lines in (
-        sizes(everything),
-        designs(),
-        stationary(everything),
-        over_time(everything),
-        one_process(),
-        factors(everything),
-        memory(),
-    ):
-        for line in lines:
-            print(line, flush=True)
+    counted = [sizes(everything), designs(), stationary(everything), over_time(everything)]
+    for line in chain.from_iterable([*counted, one_process(), factors(everything), memory()]):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

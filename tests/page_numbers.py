@@ -1,9 +1,8 @@
 """Finds the numbers in the prose and the tables of a page, and ties each to where it comes from.
 
-A *tie* of ``docs/site/numbers.toml`` has a ``page``, and ``words``: short passages as they stand there, with their numbers, of which
-only those in braces are meant where there are any (``"0.06 s | {93} |"``); or a
-``section`` (the beginning of its heading), for all numbers in it that no words tie; or neither, for the rest of the page.  It says
-where they come from::
+A *tie* of ``docs/site/numbers.toml`` has a ``page``, and ``words``: short passages as they stand there, with their numbers (only those
+in braces where there are any: ``"0.06 s | {93} |"``); or a ``section`` (the beginning of its heading), for all numbers in it that no
+words tie; or neither, for the rest of the page.  It says where they come from::
 
     run = "ctmc list solvers"          a command, which is run now: it prints the numbers exactly
     file = "benchmarks/results/x.txt"  what a command has printed, data, or code: the numbers stand in it, rounded perhaps
@@ -13,9 +12,12 @@ where they come from::
     given = "why"                      no claim: an example, a convention, a number of a publication
 
 With `run`, `file` and `section_of` all numbers of a passage, or of a row of a table, stand in one line, which has `line` in it if that
-is told (with passages: ``[tie.words]``, each with its line); ``scattered = true`` lets each have a line of its own, ``rounded = true`` one that is rounded to it.  No tie needs what claims nothing: code, links, names (HDF5, M/M/1),
-dates, numbers of lists, powers, and 0, 1 and 2 where no unit follows.  A `given` without words covers no number with a unit.
-Of Python files only docstrings are read, and in them numbers of seconds, millions and percent.
+is told (``[tie.words]`` has a line for each passage); ``scattered = true`` lets each have a line of its own, and ``rounded = true``
+allows a rounded one after `run`, too.
+
+No tie needs what claims nothing: code, links, names (HDF5, M/M/1), dates, numbers of lists, powers, and 0, 1 and 2 where no unit
+follows.  A `given` without words covers no number with a unit.  Of Python files only docstrings are read, and in them numbers of
+seconds, millions and percent.
 
     python tests/page_numbers.py       tells what has no tie or disagrees, and the digests
 """
@@ -320,20 +322,15 @@ def check(found: dict[str, Page], ties: list[Tie]) -> list[str]:
     """Return all that is wrong: numbers without a tie, ties without numbers, and numbers that are not what is printed."""
     wrong = []
     free = {name: set(page.numbers) for name, page in found.items()}
-    for tie in sorted(
-        ties, key=lambda one: ("words" not in one, "section" not in one)
-    ):  # passages first, then sections
+    # passages first, then sections, then what is left of a page
+    for tie in sorted(ties, key=lambda one: ("words" not in one, "section" not in one)):
         try:
             page = found[tie["page"]]
             groups = list(covered(page, tie, free[page.name]))
             free[page.name].difference_update(one for group in groups for one in group)
             wrong += faults(page, tie, groups, lambda: found[MEASUREMENTS].text)
         except (ValueError, KeyError, OSError) as error:
-            wrong.append(
-                f"{LEDGER}: {tie['page']}: {type(error).__name__}: {error}"
-                if not isinstance(error, ValueError)
-                else str(error)
-            )
+            wrong.append(str(error) if isinstance(error, ValueError) else f"{LEDGER}: tie of {tie['page']}: {error!r}")
     for name, page in found.items():
         for one in sorted(free[name], key=lambda number: number.begin):
             around = " ".join(page.text[max(one.begin - 40, 0) : one.end + 30].split())

@@ -30,8 +30,9 @@ class Pardiso:
 
     After the analysis Pardiso tells how much memory the factors take; what does not fit the memory limit is refused then.  Take
     it where sparse_lu is too slow: supermarkets with three servers and capacity 50 take half its time (`benchmarks/which_solver.py`),
-    chains with little fill about the same.  It runs on one thread, since the bits of the answer depend on their number.  Source: O. Schenk and K. Gartner, *Solving unsymmetric sparse systems of linear equations with PARDISO*, Future
-    Generation Computer Systems 20 (2004), doi:10.1016/j.future.2003.07.011.
+    chains with little fill about the same.  It runs on one thread, since the bits of the answer depend on their number.  Source: O.
+    Schenk and K. Gartner, *Solving unsymmetric sparse systems of linear equations with PARDISO*, Future Generation Computer
+    Systems 20 (2004), doi:10.1016/j.future.2003.07.011.
 
     Examples
     --------
