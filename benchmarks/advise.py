@@ -1,6 +1,6 @@
 """How good is the advice on which solver to take? Every stationary solver on a gallery of models, against `ctmc.advise`.
 
-    python benchmarks/advise.py [--folder FOLDER] [--only PART_OF_NAME]
+    python benchmarks/advise.py [--folder FOLDER] [--only PART_OF_NAME] [--list]
 
 Solves run in another process, which is ended where it does not answer in time; run it with NUMBA_NUM_THREADS=1 and one BLAS thread.  The
 limit, in processor time, is 2.5 times what the quickest one so far took and 0.2 s, for iterative methods one second at least.
@@ -9,6 +9,7 @@ disturbs.  *Products' worth of time* is the processor time of a solve with its c
 model in the same run, so that eliminations and factorisations are compared, too.  A recommendation is good if it costs at most 1.5
 times the best one.  The rules of `ctmc/costs.py` were fitted on the models that are not marked `held out`: every third one of
 the gallery is.  It takes about 15 minutes of one core.  With a folder the runs are kept there, and what is there is not run again; the advice always is.
+With --list nothing is solved: the models of the gallery are counted, and their states.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import numpy as np
 
 import ctmc
 from ctmc import registry
+from ctmc.model.streamed import streaming
 
 DIRECT = ("gth", "sparse_lu", "level_reduction", "pardiso", "umfpack")
 """Methods that eliminate, and so are compared by time only."""
@@ -254,12 +256,30 @@ def share(found: list[dict[str, Any]], key: str) -> str:
     return f"{good} of {len(ratios)} ({good / len(ratios):.0%})"
 
 
+def listed() -> Iterator[str]:
+    """Yield a line for each model with its states, and how many there are."""
+    held, sizes = 0, []
+    for number, (name, builder, parameters, levels) in enumerate(gallery()):
+        with streaming():  # rows are not made where a builder can do without
+            model = build(builder, parameters, levels)
+        states = model.size if isinstance(model, ctmc.Generator) else None
+        held += number % 3 == 2
+        sizes.append(states)
+        yield f"{name}{' (held out)' * (number % 3 == 2)} | {states or ''}"
+    counted = [states for states in sizes if states]
+    yield f"{len(sizes)} models, {len(sizes) - held} used for fitting, {held} held out; {min(counted):,} to {max(counted):,} states"
+
+
 def main() -> None:
     """Measure what is not there yet, ask for advice, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where runs are kept")
     parser.add_argument("--only", default="", help="models with this in their name")
+    parser.add_argument("--list", action="store_true", help="count the models and their states, and solve nothing")
     asked = parser.parse_args()
+    if asked.list:
+        print("\n".join(listed()))
+        return
     folder = asked.folder or Path(tempfile.mkdtemp())
     folder.mkdir(exist_ok=True)
     worker, rows = Worker(), []

@@ -106,7 +106,7 @@ def advise(problem: Problem | Generator | QBD | LevelDependentQBD, *, timed: boo
     """Recommend a solver for a problem, with reasons and a forecast.
 
     What is read (`ctmc.model.traits`, and a few trial sweeps where there are rows) takes some 5 ms, and the time of ten products
-    for models in lattice form, of 50 to 120 for others, half of which are the sweeps; with `timed` ten products more are timed for
+    for models in lattice form, of 50 to 180 for others, half of which are the sweeps; with `timed` ten products more are timed for
     the forecast in seconds.  The recommendation depends on the model and on the memory limit alone, not on the clock.
 
     Parameters

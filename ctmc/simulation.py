@@ -271,8 +271,9 @@ def simulate_generator(
 ) -> Estimate:
     """Simulate the jump chain of a generator: exponential holding times, and transitions in proportion to their rates.
 
-    Costs about 50 ns a transition and 12 to 16 bytes for each transition of the model.  For example ``ctmc simulate model.h5
-    --times 0:50:1 --rewards jobs --replications 1000 --seed 7``.
+    Makes 27 million transitions a second of a queue with four servers (`benchmarks/simulation_speed.py`), and takes 12 to 16 bytes
+    for each transition of the model.  For example ``ctmc simulate model.h5 --times 0:50:1 --rewards jobs --replications 1000
+    --seed 7``.
 
     Parameters
     ----------

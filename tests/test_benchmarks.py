@@ -119,3 +119,6 @@ def test_the_tables_of_which_solver(tmp_path):
         2, 2, [1.75, 1.25],
     )  # fmt: skip
     assert [model["name"] for model in found["models"]] == ["queue", "net"]
+    (tmp_path / "kept.json").write_text(json.dumps(found), encoding="utf-8")
+    command = [sys.executable, BENCHMARKS / "which_solver.py", tmp_path / "kept.json", "--all"]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=200, check=True).stdout == done.stdout

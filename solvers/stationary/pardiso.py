@@ -29,10 +29,10 @@ class Pardiso:
     refinement makes good.  No iteration and no stopping test.  Needs the extra ``pardiso`` (pypardiso).
 
     After the analysis Pardiso tells how much memory the factors take; what does not fit the memory limit is refused then.  Take
-    it where sparse_lu is too slow: a supermarket with four servers and capacity 12 (28,561 states, 22 million entries of 8 bytes)
-    takes 1.8 s against 5.1 s, other chains with little fill about the same.  It runs on one thread, since the bits of the answer
-    depend on their number.  Source: O. Schenk and K. Gartner, *Solving unsymmetric sparse systems of linear equations with PARDISO*, Future
-    Generation Computer Systems 20 (2004), doi:10.1016/j.future.2003.07.011.
+    it where sparse_lu is too slow: supermarkets with three servers and capacity 50 take half its time (`benchmarks/which_solver.py`),
+    chains with little fill about the same.  It runs on one thread, since the bits of the answer depend on their number.  Source: O.
+    Schenk and K. Gartner, *Solving unsymmetric sparse systems of linear equations with PARDISO*, Future Generation Computer
+    Systems 20 (2004), doi:10.1016/j.future.2003.07.011.
 
     Examples
     --------

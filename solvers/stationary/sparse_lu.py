@@ -31,8 +31,8 @@ class SparseLu:
     The entries of the factors are counted before anything is factorised (16 bytes each), and what does not fit the memory
     limit, or SuperLU's 32-bit indices, is refused at once.  Take it for chains with little fill: narrow bands, trees, two
     queues, three short ones.  On lattices of more queues the factors grow too fast: then take gmres.  Supermarkets with capacity
-    20 and three servers have 1.8 million entries (0.1 s), with capacity 12 and four servers 25 million (5 s, 370 MiB), with capacity
-    20 and four servers 494 million.  Source: X. S. Li, *An overview of SuperLU*, ACM TOMS 31 (2005),
+    20 and three servers have 1.8 million entries, with capacity 12 and four servers 24 million, with capacity 20 and four servers
+    485 million (7.2 GiB).  Source: X. S. Li, *An overview of SuperLU*, ACM TOMS 31 (2005),
     doi:10.1145/1089014.1089017; the orderings: see `solvers._ordering`.
 
     Parameters
