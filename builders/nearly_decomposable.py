@@ -13,7 +13,7 @@ from builders._rows import bytes_of_rows, compressed_rows
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import positive_rate, real_number, whole_number
+from ctmc.model.parameters import LARGEST_COUNT, positive_rate, real_number, whole_number
 from ctmc.model.reward import Reward
 from ctmc.model.state_space import Lattice, Variable
 from ctmc.model.streamed import is_streaming, made
@@ -212,7 +212,7 @@ def _design(blocks: Any, block_size: Any, coupling: Any, seed: Any, neighbours: 
     allowed = f"a number from 0 to {_MOST_DECADES:g}"
     spread = real_number("decades", decades, lambda value: 0 <= value <= _MOST_DECADES, allowed)
     return _Design(
-        count, size, positive_rate("coupling", coupling), near, spread, whole_number("seed", seed, 0, 2**63 - 1)
+        count, size, positive_rate("coupling", coupling), near, spread, whole_number("seed", seed, 0, LARGEST_COUNT)
     )
 
 

@@ -124,7 +124,7 @@ class Plan:
             warm_up=before,
             horizon=end,
             replications=count if batches is None else 1,
-            seed=whole_number("seed", seed, 0),
+            seed=whole_number("seed", seed, 0, LARGEST_COUNT),
             batches=batches,
         )
 

@@ -113,7 +113,7 @@ def _saved(**given):
 
 def _calls():
     """Yield (name, words of which one must stand in the message, kinds that are taken, call)."""
-    one = {"zero", "huge"}
+    one = {"zero"}
     time = {"zero", "one and a half"}
     shared = {"model": CHAIN, "reward": "state", "initial": (0,)}
     for kind, settings in (
@@ -383,7 +383,7 @@ def _calls():
     yield (
         "prove_interval(largest_products)",
         ["largest_products is"],
-        {"huge"},
+        set(),
         _with(ctmc.prove_interval, "largest_products", **proof),
     )
     yield "bias(source)", ["source is"], set(), lambda v: ctmc.bias(v, "state")
@@ -392,7 +392,7 @@ def _calls():
     yield (
         "bias(largest_products)",
         ["largest_products is"],
-        {"huge"},
+        set(),
         lambda v: ctmc.bias(ANSWER, "state", largest_products=v),
     )
     slope = {"solution": BUILT_ANSWER, "reward": "jobs", "parameter": "births"}
@@ -476,7 +476,7 @@ def _calls():
     yield "from_networkx", ["graph is"], set(), ctmc.from_networkx
     yield "limited_memory", ["memory limit is"], {"none", "number as text"}, lambda v: _entered(ctmc.limited_memory(v))
     yield "limited_threads", ["threads is"], nothing, lambda v: _entered(ctmc.limited_threads(v))
-    yield "builder(version)", ["version is"], {"huge"}, ctmc.builder
+    yield "builder(version)", ["version is"], set(), ctmc.builder
     yield "builder(dress)", ["dress is"], nothing, lambda v: ctmc.builder(1, v)
 
 

@@ -500,7 +500,7 @@ def test_infinite_models_end():
         ({"max_states": 0}, ["max_states", "0"]),
         ({"max_states": True}, ["max_states", "True"]),
         ({"max_states": 1e6}, ["max_states", "1000000.0"]),
-        ({"transitions": 5}, ["transitions", "int"]),
+        ({"transitions": 5}, ["transitions is 5"]),
         ({"transitions": "os:system"}, ["os:system", "--allow-code"]),
         ({"transitions": networkx.Graph([(0, 1)])}, ["undirected"]),
     ],

@@ -160,6 +160,10 @@ def test_arrays_that_could_be_coded_and_are_not_are_read(tmp_path, names):
 WEIGHTS = {
     "an arrival from below 0": (lambda m, a: a["rates/weights"].__setitem__((1, 0), 1), "in which coordinate 1 is 0"),
     "no unit": (without("rates/unit"), "it has no array 'rates/unit'"),
+    "a unit of many numbers": (
+        lambda m, a: a.update({"rates/unit": np.arange(1.0, 31)}),
+        "unit is array([ 1., 2., 3.",
+    ),
     "an array more": (added("rates/extra", [1.0]), "it has the array 'rates/extra'"),
     "no box": (lambda m, a: m["space"].update(total=10), "its states are no box"),
 }

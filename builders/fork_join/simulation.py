@@ -14,7 +14,7 @@ import numpy as np
 
 from builders.fork_join.rules import checked_rules
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import whole_number
+from ctmc.model.parameters import LARGEST_COUNT, whole_number
 from ctmc.simulation import Estimate, Monitor
 
 _PERCENTILES = (50, 95, 99)
@@ -76,7 +76,7 @@ def simulate(
     counted = whole_number("jobs", jobs, 100)
     repeats = whole_number("replications", replications, 2)
     before = counted // 10 if warm_up is None else whole_number("warm_up", warm_up, 0)
-    number = whole_number("seed", seed, 0)
+    number = whole_number("seed", seed, 0, LARGEST_COUNT)
     require_memory("a replication", 8 * 6 * counted)
     rows: list[dict[str, float]] = []
     for done, child in enumerate(np.random.SeedSequence(number).spawn(repeats), start=1):

@@ -18,7 +18,15 @@ from ctmc.errors import ModelError, shown
 from ctmc.model import products
 from ctmc.model.m_matrix import solve_m_matrix
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import numbers, positive_rates, real_matrix, real_number, real_numbers, whole_number
+from ctmc.model.parameters import (
+    LARGEST_COUNT,
+    numbers,
+    positive_rates,
+    real_matrix,
+    real_number,
+    real_numbers,
+    whole_number,
+)
 from ctmc.model.poisson_weights import poisson_weights
 from ctmc.model.quantile import quantile_between
 from ctmc.model.summary import Rows, Summarised
@@ -339,7 +347,7 @@ class PhaseType(Summarised):
             Of NumPy's default generator.
         """
         count = whole_number("size", size, 1)
-        rng = np.random.default_rng(whole_number("seed", seed, 0))
+        rng = np.random.default_rng(whole_number("seed", seed, 0, LARGEST_COUNT))
         cumulated = np.concatenate([np.cumsum(self.initial), [np.inf]])
         state = np.minimum(np.searchsorted(cumulated, rng.random(count), side="right"), self.size)
         if not self.atom:

@@ -18,7 +18,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from ctmc.errors import ModelError
+from ctmc.errors import ModelError, shown
 
 _SLAB = 1 << 18
 """States per slab of a lattice."""
@@ -196,7 +196,7 @@ class LatticeTransitions(NamedTuple):
                 f"departures have shape {self.departures.shape}; allowed is {(len(sides), int(sides.max()))}."
             )
         if self.unit.shape != (1,) or self.unit.dtype != np.float64 or not 0 < float(self.unit[0]) < np.inf:
-            raise ModelError(f"unit is {self.unit!r}; allowed is one positive, finite rate.")
+            raise ModelError(f"unit is {shown(self.unit)}; allowed is one positive, finite rate.")
         for i, side in enumerate(sides):
             given = self.departures[i, 1:side]
             if not ((given > 0) & np.isfinite(given)).all():
