@@ -131,7 +131,8 @@ def test_questions_about_time_go_on(queues, tmp_path, name):
             # steps of an adaptive method fall elsewhere when it begins at a time that was reached
             assert second.defect <= 2 * max(whole.defect, problem.tolerance / 10), (solver, share)
             np.testing.assert_allclose(second.value, whole.value, rtol=1e-10, atol=1e-10)
-            assert np.all(np.asarray(second.error_bound) <= 3 * np.asarray(whole.error_bound) + 1e-12)
+            if whole.error_bound is not None:  # SLEPc's exponential proves none
+                assert np.all(np.asarray(second.error_bound) <= 3 * np.asarray(whole.error_bound) + 1e-12)
             assert (np.diff(second.history["iteration"]) >= 0).all()
             assert (np.diff(second.history["products"]) >= 0).all()
             assert len(second.history) > 1

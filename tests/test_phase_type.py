@@ -15,7 +15,7 @@ from ctmc.model.phase_type import PhaseType
 def erlang(stages: int, rate: float) -> PhaseType:
     place = np.arange(stages)
     steps = csr_array((np.full(stages - 1, rate), (place[:-1], place[1:])), shape=(stages, stages))
-    return PhaseType(place == 0, steps, rate * (place == stages - 1))
+    return PhaseType(1.0 * (place == 0), steps, rate * (place == stages - 1))
 
 
 def hyperexponential(weights, rates) -> PhaseType:

@@ -191,7 +191,7 @@ FORGED = [
     (typed("rates/indptr", np.int32), "indptr has shape .* int32"),
     (typed("rates/indices", np.float64), "int32 or int64"),
     (typed("rates/data", np.int64), "float64"),
-    (typed("exit_rates", np.int64), "exit rates"),
+    (typed("exit_rates", np.int64), "exit.rates"),
     (without("rates/data"), "no array 'rates/data'"),
     (without("exit_rates"), "no array 'exit_rates'"),
     (lambda manifest, arrays: arrays.update(extra=np.ones(1)), "'extra'"),

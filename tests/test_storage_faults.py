@@ -29,7 +29,20 @@ from ctmc.model.state_space import Lattice, Variable
 from ctmc.model.streamed import made, streaming
 from ctmc.model.transitions import CodedTransitions
 from ctmc.solution import HISTORY, Status
-from ctmc.storage import atomic, checkpoints, coding, foreign, gate, locks, models, question, solutions, sources, stored
+from ctmc.storage import (
+    atomic,
+    checkpoints,
+    coding,
+    foreign,
+    gate,
+    locks,
+    model_parts,
+    models,
+    question,
+    solutions,
+    sources,
+    stored,
+)
 from ctmc.storage.container import content_hash, read_container, write_container
 from ctmc.storage.gate import StoredArray
 from ctmc.storage.hash_tree import Stream
@@ -284,7 +297,7 @@ def test_what_stands_beside_the_rates_is_looked_at(tmp_path, fault):
 def test_a_parameter_that_the_builder_does_not_have_is_refused(tmp_path):
     model = ctmc.build("birth_death", births=[1.0], deaths=[2.0])
     recipe = dataclasses.replace(model.recipe, parameters={**model.recipe.parameters, "colour": 3})
-    path = forged(tmp_path, model.replace(recipe=None), said(builder=models._builder(recipe)))
+    path = forged(tmp_path, model.replace(recipe=None), said(builder=model_parts.recipe_entry(recipe)))
     refused("has no parameter 'colour'", ctmc.load, path)
 
 

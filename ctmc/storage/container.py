@@ -16,8 +16,7 @@ import contextlib
 import hashlib
 import math
 import os
-import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctmc.errors import StorageError, printable
+from ctmc.errors import StorageError
 from ctmc.model.parameters import check_function, check_truth
 from ctmc.storage.atomic import checked_path, failure_reason, replace_file
-from ctmc.storage.gate import RESERVED, Chunk, ChunkReader, StoredArray, StoredFile, created, opened, shown
+from ctmc.storage.gate import RESERVED, Chunk, ChunkReader, StoredArray, created, opened, shown
 from ctmc.storage.hash_tree import (
     DIGEST_BYTES,
     SCHEMA_VERSION,
@@ -42,8 +41,18 @@ from ctmc.storage.hash_tree import (
     top_digest,
     tree_digest,
 )
-from ctmc.storage.manifest import MAX_MANIFEST_BYTES, decode_manifest, encode_manifest
+from ctmc.storage.manifest import encode_manifest
 from ctmc.storage.pool import in_order
+from ctmc.storage.verified import (
+    FAILURES,
+    Progress,
+    header,
+    one_sentence,
+    read_slabs,
+    unpack_slab,
+    verified_top,
+    verify_slab,
+)
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -54,10 +63,6 @@ __all__ = [
     "read_container",
     "write_container",
 ]
-
-Progress = Callable[[int, int], None]
-
-_FAILURES = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError, zlib.error)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +108,7 @@ def content_hash(
     >>> content_hash("example", {"about": {"date": "today"}, "rate": 0.5}, {"numbers": np.arange(3)})[:8]
     'dd65f480'
     """
-    with _one_sentence("hash", kind):
+    with one_sentence("hash", kind):
         _checked_kind(kind)
         encode_manifest(manifest)
         tables = checked_arrays(arrays)
@@ -159,7 +164,7 @@ def write_container(
     path = checked_path(path)
     check_truth("overwrite", overwrite)
     check_function("progress", progress, "a function of the bytes done and to do")
-    with _one_sentence("write", path):
+    with one_sentence("write", path):
         _checked_kind(kind)
         text = encode_manifest(manifest)
         tables = checked_arrays(arrays)
@@ -179,7 +184,7 @@ def write_container(
 
     def write(temporary: Path) -> None:
         nonlocal digest
-        with _one_sentence("write", path):
+        with one_sentence("write", path):
             digest = _write_file(temporary, kind, manifest, text, tables, stream, group_attributes or {}, progress)
 
     digest = ""
@@ -254,14 +259,14 @@ class OpenContainer:
 
     def chunks(self, name: str) -> list[Chunk]:
         """Return where the chunks of an array stand, in C order."""
-        with _one_sentence("read", self.path):
+        with one_sentence("read", self.path):
             return self._chunks(name)
 
     def read(
         self, names: Collection[str], *, memory_limit: int | None = None, progress: Progress | None = None
     ) -> dict[str, NDArray[Any]]:
         """Return arrays, read-only, every slab verified against its digest."""
-        with _one_sentence("read", self.path):
+        with one_sentence("read", self.path):
             for name in names:
                 if name not in self.stored:
                     raise StorageError(f"it has no array {shown(name)}")
@@ -277,16 +282,16 @@ class OpenContainer:
                 )
             chunks = {name: self._chunks(name) for name in arrays}
             tables = {name: np.empty(array.shape, dtype=array.dtype) for name, array in arrays.items()}
-            _read_slabs(self._reader, arrays, chunks, self._leaves, tables, progress)
+            read_slabs(self._reader, arrays, chunks, self._leaves, tables, progress)
         for table in tables.values():
             table.flags.writeable = False
         return tables
 
     def verify(self, progress: Progress | None = None) -> int:
         """Read all arrays, every slab verified against its digest, keep none, and return how many bytes they have."""
-        with _one_sentence("read", self.path):
+        with one_sentence("read", self.path):
             chunks = {name: self._chunks(name) for name in self.stored}
-            _read_slabs(self._reader, self.stored, chunks, self._leaves, None, progress)
+            read_slabs(self._reader, self.stored, chunks, self._leaves, None, progress)
         return sum(array.size for array in self.stored.values())
 
     def slab(self, name: str, number: int, chunk: Chunk, known: bytes | None = None) -> tuple[NDArray[Any], bytes]:
@@ -301,11 +306,11 @@ class OpenContainer:
             The checksum, of a slab that was verified before; without it the slab is verified against its digest.
         """
         array = self.stored[name]
-        with _one_sentence("read", self.path):
+        with one_sentence("read", self.path):
             values = np.empty(array.slab_size(array.offset(number)), dtype=array.dtype)
-            checksum = _unpack(self._reader, name, number, chunk, values, math.prod(array.chunk))
+            checksum = unpack_slab(self._reader, name, number, chunk, values, math.prod(array.chunk))
             if known is None:
-                _verify(name, number, values, self._leaves[name])
+                verify_slab(name, number, values, self._leaves[name])
             elif known != checksum:
                 raise StorageError(f"slab {number} of the array {shown(name)} was changed since it was verified")
         return values, checksum
@@ -320,11 +325,11 @@ def open_container(path: str | os.PathLike[str], kinds: Sequence[str]) -> OpenCo
         As for `read_container`.
     """
     path = checked_path(path)
-    with _one_sentence("read", path), opened(path) as file:
-        kind, stored = _header(file)
+    with one_sentence("read", path), opened(path) as file:
+        kind, stored = header(file)
         if kind not in kinds:
             raise StorageError(f"it holds a {shown(kind)}; wanted is {' or '.join(map(repr, kinds))}")
-        manifest, digest, leaves = _verified_top(file, kind, stored)
+        manifest, digest, leaves = verified_top(file, kind, stored)
         arrays = {name: array for name, array in stored.items() if name not in RESERVED}
         found: dict[str, list[Chunk]] = {}
         failures: dict[str, StorageError] = {}
@@ -399,9 +404,9 @@ def _existing_hash(path: Path) -> str:
     """Return the content hash of the file that stands at `path`, or raise the error that says why it stays there."""
     try:
         with opened(path) as file:
-            kind, stored = _header(file)
-            return _verified_top(file, kind, stored)[1]
-    except _FAILURES as error:
+            kind, stored = header(file)
+            return verified_top(file, kind, stored)[1]
+    except FAILURES as error:
         raise StorageError(
             f"what stands there is not a readable file of ctmc ({failure_reason(error)}) and is never replaced; "
             "remove it yourself or choose another name"
@@ -412,129 +417,11 @@ def _is_whole(path: Path) -> bool:
     """Return whether all slabs of a file match their digests, without keeping them."""
     try:
         with opened(path) as file:
-            kind, stored = _header(file)
-            leaves = _verified_top(file, kind, stored)[2]
+            kind, stored = header(file)
+            leaves = verified_top(file, kind, stored)[2]
             arrays = {name: array for name, array in stored.items() if name not in RESERVED}
             chunks = {name: file.chunks(name, array) for name, array in arrays.items()}
-            _read_slabs(file.reader(), arrays, chunks, leaves, None, None)
-    except _FAILURES:
+            read_slabs(file.reader(), arrays, chunks, leaves, None, None)
+    except FAILURES:
         return False
     return True
-
-
-# Reading
-
-
-def _header(file: StoredFile) -> tuple[str, dict[str, StoredArray]]:
-    """Return kind and data sets of a file of ours, after checking that it is one and of this schema."""
-    if file.attribute("format") != b"ctmc":
-        raise StorageError("its attribute 'format' is not 'ctmc'")
-    version = file.attribute("schema_version")
-    if version != SCHEMA_VERSION:
-        advice = "; update ctmc" if isinstance(version, int) and version > SCHEMA_VERSION else ""
-        raise StorageError(f"it has schema version {version!r} and this ctmc reads version {SCHEMA_VERSION}{advice}")
-    kind = file.attribute("kind")
-    if not isinstance(kind, bytes):
-        raise StorageError("its attribute 'kind' is not text")
-    stored = file.arrays()
-    for name in RESERVED:
-        if name not in stored:
-            raise StorageError(f"it has no data set {name!r}")
-        if stored[name].dtype != np.uint8 or len(stored[name].shape) != 1:
-            raise StorageError(f"its data set {name!r} does not consist of bytes")
-    return kind.decode("ascii"), stored
-
-
-def _verified_top(
-    file: StoredFile, kind: str, stored: Mapping[str, StoredArray]
-) -> tuple[dict[str, Any], str, dict[str, bytes]]:
-    """Return manifest, content hash and the leaves of each array, after checking that they belong together."""
-    if stored["manifest"].size > MAX_MANIFEST_BYTES:
-        raise StorageError(f"its manifest has {stored['manifest'].size:,} bytes; allowed are {MAX_MANIFEST_BYTES:,}")
-    text = _read_bytes(file, "manifest", stored["manifest"])
-    if file.attribute("manifest_digest") != hashlib.sha256(text).hexdigest().encode():
-        raise StorageError("its manifest was damaged or edited: it does not match its digest")
-    manifest = decode_manifest(text)
-    arrays = {name: array for name, array in stored.items() if name not in RESERVED}
-    # An array that is declared larger than it is shows here already: each of its slabs must have a digest.
-    if stored["digests"].size != DIGEST_BYTES * sum(array.chunk_count for array in arrays.values()):
-        raise StorageError("its digests do not fit its arrays")
-    digests = _read_bytes(file, "digests", stored["digests"])
-    leaves: dict[str, bytes] = {}
-    start = 0
-    for name, array in sorted(arrays.items()):
-        stop = start + DIGEST_BYTES * array.chunk_count
-        leaves[name], start = digests[start:stop], stop
-    digest = top_digest(kind, manifest, arrays, leaves)
-    if file.attribute("content_hash") != digest.encode():
-        raise StorageError("it was damaged or edited: its manifest and digests do not match its content hash")
-    return manifest, digest, leaves
-
-
-def _read_bytes(file: StoredFile, name: str, array: StoredArray) -> bytes:
-    from ctmc.storage.checksum import unpack
-
-    chunks, reader = file.chunks(name, array), file.reader()
-    content = np.empty(array.shape, dtype=np.uint8)
-    for chunk, offset in zip(chunks, array.offsets(), strict=True):
-        try:
-            unpack(reader.read(chunk), content[array.slab(offset)], array.chunk[0])
-        except (ValueError, zlib.error) as error:
-            raise StorageError(f"its data set {name!r} is damaged ({failure_reason(error)})") from error
-    return content.tobytes()
-
-
-def _read_slabs(
-    reader: ChunkReader,
-    arrays: Mapping[str, StoredArray],
-    chunks: Mapping[str, Sequence[Chunk]],
-    leaves: Mapping[str, bytes],
-    tables: Mapping[str, NDArray[Any]] | None,
-    progress: Progress | None,
-) -> None:
-    """Read and verify the slabs of arrays, into `tables` or, without them, into nothing."""
-    done, total = 0, sum(array.size for array in arrays.values())
-
-    def read(item: tuple[str, tuple[int, ...], int]) -> int:
-        name, offset, number = item
-        array = arrays[name]
-        if tables is None:
-            values = np.empty(array.slab_size(offset), dtype=array.dtype)
-        else:
-            values = tables[name][array.slab(offset)].reshape(-1)
-        _unpack(reader, name, number, chunks[name][number], values, math.prod(array.chunk))
-        _verify(name, number, values, leaves[name])
-        return values.nbytes
-
-    items = ((name, offset, number) for name, array in arrays.items() for number, offset in enumerate(array.offsets()))
-    with contextlib.closing(in_order(read, items)) as results:
-        for size in results:
-            done += size
-            if progress is not None:
-                progress(done, total)
-
-
-def _unpack(reader: ChunkReader, name: str, number: int, chunk: Chunk, values: NDArray[Any], length: int) -> bytes:
-    """Fill the elements of a slab, and return the checksum of its chunk."""
-    from ctmc.storage.checksum import unpack
-
-    data = reader.read(chunk)
-    try:
-        unpack(data, values, length)
-    except (ValueError, zlib.error) as error:
-        raise StorageError(f"slab {number} of the array {shown(name)} is damaged ({failure_reason(error)})") from error
-    return data[-4:]
-
-
-def _verify(name: str, number: int, values: NDArray[Any], leaves: bytes) -> None:
-    if slab_digest(values) != leaves[DIGEST_BYTES * number : DIGEST_BYTES * (number + 1)]:
-        raise StorageError(f"slab {number} of the array {shown(name)} was changed: it does not match its digest")
-
-
-@contextlib.contextmanager
-def _one_sentence(action: str, subject: object) -> Iterator[None]:
-    """Turn whatever HDF5, zlib, JSON and the operating system raise into one sentence that names the file."""
-    try:
-        yield
-    except _FAILURES as error:
-        raise StorageError(f"Cannot {action} {printable(subject)}: {failure_reason(error)}.") from error

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from ctmc import registry
 from ctmc.errors import CTMCError, ModelError, PluginError, StorageError, UnknownNameError, printable
@@ -28,28 +27,36 @@ from ctmc.model.impulses import impulse_values, self_loop_rates
 from ctmc.model.level_dependent import LevelDependentQBD
 from ctmc.model.memory import require_memory
 from ctmc.model.qbd import QBD, Level
-from ctmc.model.recipe import Recipe
 from ctmc.model.reward import Reward, evaluate
-from ctmc.model.state_space import Lattice, Listed, StateSpace, Variable
+from ctmc.model.state_space import Listed, StateSpace
 from ctmc.model.streamed import StreamedTransitions
-from ctmc.model.transitions import CodedTransitions, FloatTransitions, LatticeTransitions, Transitions, unsigned
+from ctmc.model.transitions import Transitions
 from ctmc.storage import variants
-from ctmc.storage.coding import coded, decoded
 from ctmc.storage.container import read_container, write_container
 from ctmc.storage.fields import field, fields
 from ctmc.storage.hash_tree import Stream
-from ctmc.storage.sources import BLOCK, decode
+from ctmc.storage.model_parts import (
+    Arrays,
+    put,
+    put_block,
+    recipe_entry,
+    restored_recipe,
+    restored_space,
+    restored_transitions,
+    restored_variables,
+    space_entry,
+    take,
+    take_block,
+    variables_entry,
+)
 from ctmc.storage.streams import stream_of
 
-Arrays = dict[str, np.ndarray]
 Progress = Callable[[int, int], None]
 Restorer = Callable[[Arrays, StateSpace], Transitions | StreamedTransitions]
 
 KINDS = ("generator", "qbd")
 MODEL_KINDS = (*KINDS, variants.KIND)
 _BLOCKS = ("up", "local", "down")
-STEPS = ("codes", "values", "others", "starts")
-"""The arrays that sources are stored in, `rates/steps.codes` and so on."""
 
 
 def save(
@@ -181,7 +188,7 @@ def about() -> dict[str, Any]:
 
 def describe(model: Generator | QBD) -> tuple[dict[str, Any], Arrays, Stream]:
     """Return the manifest, the arrays and the stream of more arrays of a model's file."""
-    manifest: dict[str, Any] = {"about": about(), "notes": list(model.notes), "builder": _builder(model.recipe)}
+    manifest: dict[str, Any] = {"about": about(), "notes": list(model.notes), "builder": recipe_entry(model.recipe)}
     arrays: Arrays = {}
     if isinstance(model, QBD):
         lost = [name for name in model.rewards if name not in _builder_rewards(model)]
@@ -189,22 +196,22 @@ def describe(model: Generator | QBD) -> tuple[dict[str, Any], Arrays, Stream]:
             manifest["notes"].append(
                 f"Not stored: {', '.join(lost)}, rewards on infinitely many states that no builder gives."
             )
-        manifest["variables"] = _variables(model.variables)
+        manifest["variables"] = variables_entry(model.variables)
         manifest["boundary_levels"] = model.boundary_levels
         for name in _BLOCKS:
-            _put_block(arrays, f"repeating/{name}", getattr(model, name))
+            put_block(arrays, f"repeating/{name}", getattr(model, name))
         for number, level in enumerate(model.boundary):
             for name in _BLOCKS:
                 if getattr(level, name) is not None:
-                    _put_block(arrays, f"boundary/{number}/{name}", getattr(level, name))
+                    put_block(arrays, f"boundary/{number}/{name}", getattr(level, name))
             arrays[f"boundary/{number}/phases"] = model.phases[number]
         return manifest, arrays, Stream()
     small, stream = stream_of(model)
     arrays |= small
-    manifest["space"] = _space(model.space)
+    manifest["space"] = space_entry(model.space)
     manifest["labels"] = list(model.labels)
     manifest["initial"] = model.initial is not None
-    _put(arrays, "exit_rates", model.exit_rates)
+    put(arrays, "exit_rates", model.exit_rates)
     if isinstance(model.space, Listed):
         arrays["states"] = model.space.table
     if model.initial is not None:
@@ -221,7 +228,7 @@ def describe(model: Generator | QBD) -> tuple[dict[str, Any], Arrays, Stream]:
         if reward.rate is not None:
             arrays[f"rewards/{number}"] = _values(model, reward)
         if reward.impulse is not None:
-            _put(arrays, f"impulses/{number}", impulse_values(model, reward))
+            put(arrays, f"impulses/{number}", impulse_values(model, reward))
         if reward.self_loops is not None:
             arrays[f"self_loops/{number}"] = self_loop_rates(model, reward)
     return manifest, arrays, stream
@@ -244,7 +251,7 @@ def restored_reward(entry: Mapping[str, Any], number: int, arrays: Arrays) -> Re
     for part in parts:
         if part not in places:
             raise StorageError(f"a reward has the part {printable(part)!r}; allowed are {', '.join(places)}")
-    found = {part: _take(arrays, f"{places[part]}/{number}") for part in parts}
+    found = {part: take(arrays, f"{places[part]}/{number}") for part in parts}
     return Reward(
         found.get("rate"),
         description,
@@ -280,13 +287,13 @@ def restore(
 
     Without `exit_rates` they are left to the caller.
     """
-    recipe = _recipe(field(manifest, "builder", dict, type(None)))
+    recipe = restored_recipe(field(manifest, "builder", dict, type(None)))
     notes = tuple(fields(manifest, "notes", str))
     bare: Generator | QBD
     if kind == "qbd":
         bare = _restore_qbd(manifest, arrays)
     else:
-        bare = _restore_generator(manifest, arrays, transitions or _restored_transitions, exit_rates)
+        bare = _restore_generator(manifest, arrays, transitions or restored_transitions, exit_rates)
     if arrays:
         raise StorageError(f"it has the array {printable(next(iter(arrays)))!r}, which no model of this kind has")
     own = bare.rewards
@@ -298,10 +305,10 @@ def restore(
 def _restore_generator(
     manifest: Mapping[str, Any], arrays: Arrays, transitions: Restorer, exit_rates: bool
 ) -> Generator:
-    space = _restored_space(field(manifest, "space", dict), arrays)
+    space = restored_space(field(manifest, "space", dict), arrays)
     initial = None
     if field(manifest, "initial", bool):
-        positions, probabilities = _take(arrays, "initial/positions"), _take(arrays, "initial/probabilities")
+        positions, probabilities = take(arrays, "initial/positions"), take(arrays, "initial/probabilities")
         if positions.dtype != np.int64 or positions.shape != probabilities.shape or positions.ndim != 1:
             raise StorageError("the initial distribution's positions and probabilities do not fit each other")
         inside = positions.size and positions[0] >= 0 and positions[-1] < space.size and (np.diff(positions) > 0).all()
@@ -312,7 +319,7 @@ def _restore_generator(
         initial = Distribution(positions, probabilities)
     labels = {}
     for number, name in enumerate(fields(manifest, "labels", str)):
-        member = _take(arrays, f"labels/{number}")
+        member = take(arrays, f"labels/{number}")
         if member.dtype != np.uint8 or (member > 1).any():
             raise StorageError(f"label {printable(name)!r} has values other than 0 and 1")
         labels[name] = member.astype(bool)
@@ -322,7 +329,7 @@ def _restore_generator(
     chain = Generator(
         space,
         transitions(arrays, space),
-        _take(arrays, "exit_rates") if exit_rates else None,  # type: ignore[arg-type]
+        take(arrays, "exit_rates") if exit_rates else None,  # type: ignore[arg-type]
         initial=initial,
         labels=labels,
         rewards=rewards,
@@ -337,13 +344,13 @@ def _restore_generator(
 
 
 def _restore_qbd(manifest: Mapping[str, Any], arrays: Arrays) -> QBD:
-    variables = _restored_variables(fields(manifest, "variables", list))
+    variables = restored_variables(fields(manifest, "variables", list))
     levels, phases = [], []
     for number in range(field(manifest, "boundary_levels", int)):
-        blocks = [_take_block(arrays, f"boundary/{number}/{name}", name == "down" and number == 0) for name in _BLOCKS]
+        blocks = [take_block(arrays, f"boundary/{number}/{name}", name == "down" and number == 0) for name in _BLOCKS]
         levels.append(Level(up=blocks[0], local=blocks[1], down=blocks[2]))
-        phases.append(_take(arrays, f"boundary/{number}/phases"))
-    repeating = [_take_block(arrays, f"repeating/{name}", False) for name in _BLOCKS]
+        phases.append(take(arrays, f"boundary/{number}/phases"))
+    repeating = [take_block(arrays, f"repeating/{name}", False) for name in _BLOCKS]
     boundary = [(level.down, level.local, level.up) for level in levels]
     up, local, down = repeating
     return QBD.from_blocks(up, local, down, boundary, phases=phases, variables=variables)
@@ -378,151 +385,6 @@ def _dressed(model: Any) -> Any:
             raise StorageError(f"its builder {recipe.builder} has no parameter {printable(name)!r}")
     defaults = {name: parameter.default for name, parameter in signature.parameters.items()}
     return dress(model, **{**defaults, **recipe.parameters})
-
-
-def _builder(recipe: Recipe | None) -> dict[str, Any] | None:
-    if recipe is None:
-        return None
-    return {
-        "name": recipe.builder,
-        "version": recipe.version,
-        "parameters": dict(recipe.parameters),
-        "functions": dict(recipe.functions),
-        "recipe_hash": recipe.hash,
-    }
-
-
-def _recipe(entry: Mapping[str, Any] | None) -> Recipe | None:
-    if entry is None:
-        return None
-    recipe = Recipe(
-        field(entry, "name", str),
-        field(entry, "version", int),
-        field(entry, "parameters", dict),
-        field(entry, "functions", dict),
-    )
-    if recipe.hash != field(entry, "recipe_hash", str):
-        raise StorageError("its recipe hash is not that of its builder and parameters")
-    return recipe
-
-
-def _space(space: StateSpace) -> dict[str, Any]:
-    if isinstance(space, Lattice):
-        entry = {
-            "kind": "lattice",
-            "limits": list(space.limits),
-            "total": space.total,
-            "variables": _variables(space.variables),
-        }
-        # left out where there are none: plain lattices keep the form, and the hash, that they always had
-        return {**entry, "classes": list(space.classes)} if space.classes else entry
-    return {"kind": "listed", "variables": _variables(space.variables)}
-
-
-def _restored_space(entry: Mapping[str, Any], arrays: Arrays) -> StateSpace:
-    variables = _restored_variables(fields(entry, "variables", list))
-    kind = field(entry, "kind", str)
-    if kind == "lattice":
-        limits = tuple(fields(entry, "limits", int))
-        classes = tuple(fields(entry, "classes", int)) if "classes" in entry else ()
-        return Lattice(limits, field(entry, "total", int, type(None)), variables, classes)
-    if kind == "listed":
-        return Listed(_take(arrays, "states"), variables)
-    raise StorageError(f"its state space is of the kind {printable(kind)!r}; allowed are lattice and listed")
-
-
-def _restored_transitions(arrays: Arrays, space: StateSpace) -> Transitions:
-    if "rates/weights" in arrays:
-        return restored_lattice(arrays, space)
-    if "rates/indices" in arrays:
-        indptr, sources = _take(arrays, "rates/indptr"), _take(arrays, "rates/indices")
-    else:
-        counts = _take(arrays, "rates/counts")
-        if counts.dtype != np.int64 or counts.ndim != 1 or (counts.size and counts.min() < 0):
-            raise StorageError("its numbers of transitions per state are not whole numbers >= 0")
-        indptr = np.concatenate([[0], np.cumsum(counts)])
-        sources = _sources(arrays, indptr)
-    if "rates/codes" in arrays:
-        return CodedTransitions(indptr, sources, _take(arrays, "rates/codes"), _take(arrays, "rates/values"))
-    return FloatTransitions(indptr, sources, _take(arrays, "rates/data"))
-
-
-def _sources(arrays: Arrays, indptr: np.ndarray) -> np.ndarray:
-    codes, values, others, starts = (_take(arrays, f"rates/steps.{part}") for part in STEPS)
-    n = len(indptr) - 1
-    if n < 1 or codes.shape != (indptr[-1],) or starts.shape != (-(-n // BLOCK) + 1,) or starts.dtype != np.int64:
-        raise StorageError("its numbers of transitions do not fit its steps")
-    sources = np.empty(codes.size, dtype=np.int32 if n <= np.iinfo(np.int32).max else np.int64)
-    decode(0, unsigned(indptr), codes, values, others, starts, unsigned(sources), states=n, parallel=True)
-    return sources
-
-
-def restored_lattice(arrays: Arrays, space: StateSpace) -> LatticeTransitions:
-    """Return lattice transitions from their arrays, which are taken out; what is in them is for the generator to check."""
-    if not isinstance(space, Lattice) or space.total is not None or space.classes:
-        raise StorageError("its rates are those of a lattice, but its states are no box")
-    names = ("rates/weights", "rates/unit", "rates/departures")
-    weights, unit, departures = (_take(arrays, name) for name in names)
-    sides = np.array(space.limits, dtype=np.int64) + 1
-    return LatticeTransitions(weights, unit, departures, sides, space.strides)
-
-
-def _variables(variables: tuple[Variable, ...]) -> list[list[Any]]:
-    return [[variable.name, variable.length] for variable in variables]
-
-
-def _restored_variables(entries: list[list[Any]]) -> tuple[Variable, ...]:
-    variables = []
-    for entry in entries:
-        if len(entry) != 2:
-            raise StorageError("a variable of its states is not a name with a length")
-        named = {"name": entry[0], "length": entry[1]}
-        variables.append(Variable(field(named, "name", str), field(named, "length", int, type(None))))
-        if variables[-1].width < 1:
-            raise StorageError(f"variable {printable(entry[0])!r} has length {entry[1]}; allowed is 1 or more")
-    return tuple(variables)
-
-
-def _put_block(arrays: Arrays, name: str, block: csr_array) -> None:
-    arrays |= {
-        f"{name}/indptr": block.indptr.astype(np.int64),
-        f"{name}/indices": block.indices,
-        f"{name}/data": block.data,
-        f"{name}/shape": np.array(block.shape, dtype=np.int64),
-    }
-
-
-def _take_block(arrays: Arrays, name: str, optional: bool) -> csr_array | None:
-    if optional and f"{name}/shape" not in arrays:
-        return None
-    parts = [_take(arrays, f"{name}/{part}") for part in ("data", "indices", "indptr", "shape")]
-    shape = tuple(parts[3].tolist())
-    try:
-        block = csr_array((parts[0], parts[1], parts[2]), shape=shape)
-        block.check_format(full_check=True)
-    except (ValueError, IndexError, TypeError) as error:
-        raise StorageError(f"its block {name} is not a sparse matrix ({printable(error)})") from error
-    if block.data.dtype != np.float64 or not block.has_canonical_format:
-        raise StorageError(f"its block {name} is not of float64, or its columns do not ascend in every row")
-    return block
-
-
-def _put(arrays: Arrays, name: str, array: np.ndarray) -> None:
-    """Put an array in, coded where that pays."""
-    few = coded(array)
-    if few is None:
-        arrays[name] = array
-    else:
-        arrays[f"{name}.codes"], arrays[f"{name}.values"] = few
-
-
-def _take(arrays: Arrays, name: str) -> np.ndarray:
-    """Take an array out, so that what is left over shows."""
-    if name not in arrays and f"{name}.codes" in arrays:
-        return decoded(_take(arrays, f"{name}.codes"), _take(arrays, f"{name}.values"))
-    if name not in arrays:
-        raise StorageError(f"it has no array {name!r}")
-    return arrays.pop(name)
 
 
 @contextmanager

@@ -18,7 +18,8 @@ from ctmc.ranks import Ranks, world
 from ctmc.storage import variants
 from ctmc.storage.container import OpenContainer, open_container
 from ctmc.storage.fields import fields
-from ctmc.storage.models import MODEL_KINDS, about_file, restore, restored_lattice, restored_reward
+from ctmc.storage.model_parts import restored_lattice
+from ctmc.storage.models import MODEL_KINDS, about_file, restore, restored_reward
 from ctmc.storage.ranges import stored_range
 from ctmc.storage.stored import load_or_open, stored_transitions
 from ctmc.storage.streams import check_slab

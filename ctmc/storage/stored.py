@@ -37,17 +37,8 @@ from ctmc.model.transitions import NO_CODES, Slab, Transitions
 from ctmc.storage import variants
 from ctmc.storage.container import Container, OpenContainer, open_container
 from ctmc.storage.gate import StoredArray
-from ctmc.storage.models import (
-    KINDS,
-    MODEL_KINDS,
-    STEPS,
-    Progress,
-    about_file,
-    describe,
-    load,
-    restore,
-    restored_lattice,
-)
+from ctmc.storage.model_parts import STEPS, restored_lattice
+from ctmc.storage.models import KINDS, MODEL_KINDS, Progress, about_file, describe, load, restore
 from ctmc.storage.pool import worker_count
 from ctmc.storage.sources import BLOCK, decode
 from ctmc.storage.streams import check_slab

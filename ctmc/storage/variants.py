@@ -20,9 +20,10 @@ from ctmc.errors import CTMCError, StorageError, printable
 from ctmc.model.generator import Generator
 from ctmc.model.recipe import Recipe
 from ctmc.model.rerating import RATES
-from ctmc.storage.container import Container, Progress, content_hash, read_container, write_container
+from ctmc.storage.container import Container, content_hash, read_container, write_container
 from ctmc.storage.fields import field
 from ctmc.storage.hash_tree import Stream
+from ctmc.storage.verified import Progress
 
 KIND = "variant"
 Model = Any
