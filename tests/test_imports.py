@@ -80,6 +80,7 @@ MODEL = (
         "generator",
         "impulses",
         "jump_chain",
+        "banded",
         "matrix_geometric",
         "qbd",
         "level_dependent",
