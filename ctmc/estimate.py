@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -140,7 +140,7 @@ class Estimate(Summarised):
             samples=dict(samples),
             confidence=confidence,
             trajectories=trajectories,
-            notes=(*notes, *_skewed_notes({**samples, **(paths or {})}, proportions)),
+            notes=(*notes, *_few_notes({**samples, **(paths or {})}, proportions)),
             **known,
         )
 
@@ -232,22 +232,30 @@ def _shape(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (unit**3).mean(axis=0), np.where(spread > 0, (unit**4).mean(axis=0) - 3, 0.0)
 
 
-def _skewed_notes(samples: Mapping[str, np.ndarray], proportions: Sequence[str]) -> list[str]:
-    """Return a sentence on samples that are so skewed that there are too few of them."""
-    needed = {}
+def _few_notes(samples: Mapping[str, np.ndarray], proportions: Sequence[str]) -> list[str]:
+    """Return a sentence on samples that are so skewed that there are too few of them, and one on those that are all alike."""
+    needed, alike = {}, []
     for name, values in samples.items():
         if name not in proportions and len(values) >= MANY:
             least = _PER_SQUARED_SKEWNESS * float(np.max(_shape(values)[0] ** 2, initial=0.0))
             if least > len(values):
                 needed[name] = least
-    if not needed:
-        return []
-    shown = ", ".join(list(needed)[:6]) + (", .." if len(needed) > 6 else "")
+            elif (values == values[0]).all():
+                alike.append(name)
     count = len(next(iter(samples.values())))
-    return [
-        f"The replications of {shown} are skewed, and {count:,} are few for that: intervals may cover the mean less often than "
-        f"they say; {max(needed.values()):.2g} replications or more would do."
-    ]
+    notes = []
+    if needed:
+        notes.append(
+            f"The replications of {_listed(needed)} are skewed, and {count:,} are few for that: intervals may cover the mean less "
+            f"often than they say; {max(needed.values()):.2g} replications or more would do."
+        )
+    if alike:
+        notes.append(f"All {count:,} replications of {_listed(alike)} are the same: an interval without a width says nothing about what is rare.")  # fmt: skip
+    return notes
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(list(names)[:6]) + (", .." if len(names) > 6 else "")
 
 
 def variance_interval(samples: np.ndarray, confidence: float = CONFIDENCE) -> tuple[np.ndarray, np.ndarray]:
