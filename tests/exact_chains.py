@@ -19,7 +19,9 @@ def precise(digits=DIGITS):
 def rows_of(begin, end, rates):
     """The rates by source and target, as decimals."""
     rows = {}
-    for i, j, rate in zip(np.asarray(begin).tolist(), np.asarray(end).tolist(), np.asarray(rates).tolist(), strict=True):
+    for i, j, rate in zip(
+        np.asarray(begin).tolist(), np.asarray(end).tolist(), np.asarray(rates).tolist(), strict=True
+    ):
         rows.setdefault(i, {})[j] = rows.setdefault(i, {}).get(j, 0) + Decimal(rate)
         rows.setdefault(j, {})
     return rows

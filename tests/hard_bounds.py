@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, ClassVar
 
+import exact_chains as exact
 import numpy as np
 
 import ctmc
-import exact_chains as exact
 from ctmc.problem import AccumulatedReward, DiscountedReward, FirstPassage, Stationary, Transient
 from ctmc.registry import make_solver
 from ctmc.solution import Outcome
@@ -42,7 +42,11 @@ def _largest(found, true):
 
 def _spoiled(names, rng):
     name = str(rng.choice(names))
-    return name if rng.random() < 0.5 else Spoiled(solver=name, noise=10.0 ** rng.uniform(-15, -1), seed=int(rng.integers(2**31)))
+    return (
+        name
+        if rng.random() < 0.5
+        else Spoiled(solver=name, noise=10.0 ** rng.uniform(-15, -1), seed=int(rng.integers(2**31)))
+    )
 
 
 def _sum_of_differences(found, true):
@@ -59,13 +63,21 @@ def over_time(model, q, initial, rng):
     found = ctmc.solve(Transient(model, initial, times, tolerance=tolerance), solver, check=False)
     if found.error_bound is not None:
         for row, time in zip(found.value, times, strict=True):
-            yield "transient", float(np.max(found.error_bound)), _sum_of_differences(row, begin @ exact.exponential(q, time)[0])
+            yield (
+                "transient",
+                float(np.max(found.error_bound)),
+                _sum_of_differences(row, begin @ exact.exponential(q, time)[0]),
+            )
     reward = rng.normal(size=n) * 10.0 ** rng.uniform(-3, 3)
     rated = model.with_reward("cost", reward)
     found = ctmc.solve(Transient(rated, None, times[-1:], tolerance=tolerance, reward="cost"), solver, check=False)
     whole, _ = exact.exponential(q, times[-1])
     if found.error_bound is not None:
-        yield "expectation at a time", float(found.error_bound[0]), _largest(found.value[0], whole @ exact.decimals(reward))
+        yield (
+            "expectation at a time",
+            float(found.error_bound[0]),
+            _largest(found.value[0], whole @ exact.decimals(reward)),
+        )
     if n <= 4:
         found = ctmc.solve(
             AccumulatedReward(rated, "cost", initial, times[-1:], moments=2, tolerance=tolerance), solver, check=False
@@ -86,7 +98,9 @@ def discounted(model, q, rng):
     n, fastest = model.size, float(model.exit_rates.max())
     reward = rng.normal(size=n) * 10.0 ** rng.uniform(-3, 3)
     discount = fastest * 10.0 ** rng.uniform(-4, 1)
-    problem = DiscountedReward(model.with_reward("cost", reward), "cost", discount=discount, moments=2, tolerance=10.0 ** rng.integers(-12, -2))
+    problem = DiscountedReward(
+        model.with_reward("cost", reward), "cost", discount=discount, moments=2, tolerance=10.0 ** rng.integers(-12, -2)
+    )
     found = ctmc.solve(problem, _spoiled(DISCOUNTED, rng), check=False)
     unit = np.diag([Decimal(discount)] * n) + Decimal(0)
     r = exact.decimals(reward)
@@ -102,7 +116,9 @@ def passage(model, q, rng):
     """Mean, second moment and variance of the time until a state of an irreducible chain, of every start."""
     n = model.size
     target = int(rng.integers(n))
-    problem = FirstPassage(model, lambda states: states[:, 0] == target, None, moments=2, tolerance=10.0 ** rng.integers(-12, -2))
+    problem = FirstPassage(
+        model, lambda states: states[:, 0] == target, None, moments=2, tolerance=10.0 ** rng.integers(-12, -2)
+    )
     found = ctmc.solve(problem, _spoiled(PASSAGE, rng), check=False)
     inside = np.delete(np.arange(n), target)
     part = -q[np.ix_(inside, inside)]
@@ -123,8 +139,12 @@ def reached(model, q, recurrent, rng):
     n = model.size
     goal = np.zeros(n, dtype=bool)
     goal[recurrent[0]] = True
-    found = ctmc.reach_probability(model.replace(labels={"goal": goal}), "goal", tolerance=10.0 ** rng.integers(-12, -2))
-    elsewhere = np.concatenate([goal[None], *[np.isin(np.arange(n), members)[None] for members in recurrent]]).any(axis=0)
+    found = ctmc.reach_probability(
+        model.replace(labels={"goal": goal}), "goal", tolerance=10.0 ** rng.integers(-12, -2)
+    )
+    elsewhere = np.concatenate([goal[None], *[np.isin(np.arange(n), members)[None] for members in recurrent]]).any(
+        axis=0
+    )
     inside = np.flatnonzero(~elsewhere)
     if len(inside):
         into = q[np.ix_(inside, np.flatnonzero(goal))].sum(axis=1)
@@ -143,7 +163,11 @@ def strict(model, pi, initial, rng):
     true = sum(Decimal(r) * p for r, p in zip(reward.tolist(), pi, strict=True))
     middle = (Decimal(interval.low) + Decimal(interval.high)) / 2
     known = abs(true) * Decimal("1e-50")  # of the truth, digits are known
-    yield "strict interval", float((Decimal(interval.high) - Decimal(interval.low)) / 2), float(max(abs(true - middle) - known, 0))
+    yield (
+        "strict interval",
+        float((Decimal(interval.high) - Decimal(interval.low)) / 2),
+        float(max(abs(true - middle) - known, 0)),
+    )
 
 
 def bounds(hard, pi, recurrent, transient, rng):

@@ -96,7 +96,9 @@ def decomposable(rng, size):
         states = np.flatnonzero(block == k)
         ends.append(states)
         if size <= 300:
-            parts.append((np.repeat(states, 2), rng.choice(states, 2 * len(states)), rng.uniform(0.5, 2, 2 * len(states))))
+            parts.append(
+                (np.repeat(states, 2), rng.choice(states, 2 * len(states)), rng.uniform(0.5, 2, 2 * len(states)))
+            )
         if len(states) > 1:
             begin, end, rates = _ring(rng, states, 0.2)
             parts += [(begin, end, rates), (end, begin, rates[::-1])]
@@ -124,7 +126,9 @@ def periodic(rng, size):
     end = (begin + ahead) % (size - size % period)
     end = np.where(color[end] == (color[begin] + 1) % period, end, (color[begin] + 1) % period)
     weights = rng.uniform(0.1, 1, len(begin))
-    hard = _joined("periodic", size, (begin, end, weights), (np.arange(period), (np.arange(period) + 1) % period, np.ones(period)))
+    hard = _joined(
+        "periodic", size, (begin, end, weights), (np.arange(period), (np.arange(period) + 1) % period, np.ones(period))
+    )
     total = np.bincount(hard.begin, weights=hard.rates, minlength=size)
     return Hard(hard.kind, size, hard.begin, hard.end, hard.rates / total[hard.begin])
 
@@ -156,7 +160,11 @@ def absorbing(rng, size):
     inner = size - last
     count = 2 * inner
     more = rng.integers(0, inner, count), rng.integers(0, size, count), _spread(rng, 3, count)
-    out = np.arange(inner), np.where(np.arange(inner) < inner - 1, np.arange(inner) + 1, size - 1), _spread(rng, 6, inner)
+    out = (
+        np.arange(inner),
+        np.where(np.arange(inner) < inner - 1, np.arange(inner) + 1, size - 1),
+        _spread(rng, 6, inner),
+    )
     initial = rng.dirichlet(np.ones(size))
     return _joined("absorbing", size, out, more, initial=initial)
 
@@ -191,7 +199,10 @@ def lattice(rng, size):
     parts = []
     for a, b in ((places[:-1], places[1:]), (places[:, :-1], places[:, 1:])):
         speed = _spread(rng, 1, 2)
-        parts += [(a.ravel(), b.ravel(), speed[0] * rng.uniform(0.5, 2, a.size)), (b.ravel(), a.ravel(), speed[1] * rng.uniform(0.5, 2, a.size))]
+        parts += [
+            (a.ravel(), b.ravel(), speed[0] * rng.uniform(0.5, 2, a.size)),
+            (b.ravel(), a.ravel(), speed[1] * rng.uniform(0.5, 2, a.size)),
+        ]
     return _joined("lattice", side * side, *parts)
 
 
@@ -206,7 +217,12 @@ def tree(rng, size):
     """Every state falls to a random earlier one; the ways up take 1e-14 to 1."""
     child = np.arange(1, size)
     parent = (rng.random(size - 1) * child).astype(np.int64)
-    return _joined("tree with slow ways up", size, (child, parent, rng.uniform(0.5, 2, size - 1)), (parent, child, 10.0 ** rng.uniform(-14, 0, size - 1)))
+    return _joined(
+        "tree with slow ways up",
+        size,
+        (child, parent, rng.uniform(0.5, 2, size - 1)),
+        (parent, child, 10.0 ** rng.uniform(-14, 0, size - 1)),
+    )
 
 
 def two_colors(rng, size):
@@ -223,7 +239,12 @@ def fast_pair(rng, size):
     size = max(size, 4)
     slow = 10.0 ** rng.uniform(-9, -2)
     line = _line(slow * rng.uniform(0.5, 2, size - 1), slow * rng.uniform(0.5, 3, size - 1))
-    return _joined("a fast pair", size, line, (np.array([0, 1]), np.array([1, 0]), np.array([1.0, 2.0]) * 10.0 ** rng.uniform(3, 8)))
+    return _joined(
+        "a fast pair",
+        size,
+        line,
+        (np.array([0, 1]), np.array([1, 0]), np.array([1.0, 2.0]) * 10.0 ** rng.uniform(3, 8)),
+    )
 
 
 def levels(rng, size):
@@ -234,7 +255,10 @@ def levels(rng, size):
     environment = 10.0 ** rng.uniform(-6, 0)
     up = rng.uniform(0.2, 1.8, phases)
     down = np.full(phases, up.mean() * rng.choice([0.99, 1.01, 1.1, 2.0]))
-    parts = [(places[:-1].ravel(), places[1:].ravel(), np.tile(up, count - 1)), (places[1:].ravel(), places[:-1].ravel(), np.tile(down, count - 1))]
+    parts = [
+        (places[:-1].ravel(), places[1:].ravel(), np.tile(up, count - 1)),
+        (places[1:].ravel(), places[:-1].ravel(), np.tile(down, count - 1)),
+    ]
     for a in range(phases):
         b = (a + 1) % phases
         parts += [(places[:, a], places[:, b], np.full(count, environment * rng.uniform(0.5, 2)))]
@@ -246,7 +270,9 @@ def renewal(rng, size):
     size = max(size, 3)
     up = np.arange(size - 1)
     back = 10.0 ** rng.uniform(-10, 1, size - 1)
-    return _joined("renewal", size, (up, up + 1, rng.uniform(0.5, 2, size - 1)), (up + 1, np.zeros(size - 1, dtype=int), back))
+    return _joined(
+        "renewal", size, (up, up + 1, rng.uniform(0.5, 2, size - 1)), (up + 1, np.zeros(size - 1, dtype=int), back)
+    )
 
 
 KINDS = (dense, sparse, decades, decomposable, birth_death, periodic, classes, absorbing, transient, wells, lattice,
@@ -255,12 +281,29 @@ BANDED = (birth_death, wells, drifting_ring, tree, levels, fast_pair, decomposab
 """Kinds whose elimination stays sparse, so that the truth about long ones is to be had."""
 
 
+def wide_chain(seed, side=17):
+    """Three lines that know nothing of each other, too wide together for elimination; and its distribution, a product."""
+    rng = np.random.default_rng(seed)
+    lines = [(wells, birth_death, fast_pair)[int(rng.integers(3))](rng, side) for _ in range(3)]
+    places, parts = np.arange(side**3).reshape((side,) * 3), []
+    for axis, line in enumerate(lines):
+        moved, speed = np.moveaxis(places, axis, 0), 10.0 ** rng.uniform(-3, 3)
+        parts.append((moved[line.begin], moved[line.end], np.repeat(speed * line.rates, side**2)))
+    return lines, _joined("product of three lines", side**3, *parts)
+
+
 def hard_chain(seed, kind=None, size=None):
     """A chain of a kind; most have 2 to 40 states, one in ten up to 300, one in fifty 501 to 2,000."""
     rng = np.random.default_rng(seed)
     luck = rng.random()
     if size is None:
-        size = int(rng.integers(2, 40)) if luck < 0.88 else int(rng.integers(40, 300)) if luck < 0.98 else int(rng.integers(501, 2000))
+        size = (
+            int(rng.integers(2, 40))
+            if luck < 0.88
+            else int(rng.integers(40, 300))
+            if luck < 0.98
+            else int(rng.integers(501, 2000))
+        )
     if kind is None:
         kind = (BANDED if size > 500 else KINDS)[int(rng.integers(len(BANDED if size > 500 else KINDS)))]
     return kind(rng, size)

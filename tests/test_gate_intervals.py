@@ -13,6 +13,7 @@ import ctmc
 
 INTERVALS = int(os.environ.get("CTMC_INTERVALS", "200"))
 REPLICATIONS = 100
+pytestmark = pytest.mark.timeout(300 + INTERVALS)
 
 
 def queue():
@@ -133,8 +134,12 @@ def test_too_few_replications_for_skewed_ones_are_noted():
         found = ctmc.simulate(chain, rewards=["full"], initial=(0,), times=[5.0], replications=100, seed=seed)
         low, high = found.trajectories["accumulated_full"].band
         inside += float(low[0]) <= exact <= float(high[0])
-        noted += any("accumulated_full" in note and ("few for that" in note or "the same" in note) for note in found.notes)
-    print(f"rare: {100 * inside / INTERVALS:.2f} % of {INTERVALS:,} intervals, {100 * noted / INTERVALS:.2f} % with a note")
+        noted += any(
+            "accumulated_full" in note and ("few for that" in note or "the same" in note) for note in found.notes
+        )
+    print(
+        f"rare: {100 * inside / INTERVALS:.2f} % of {INTERVALS:,} intervals, {100 * noted / INTERVALS:.2f} % with a note"
+    )
     assert noted > 0.95 * INTERVALS
     many = ctmc.simulate(chain, rewards=["jobs"], initial=(0,), times=[5.0], replications=100, seed=91_000)
     assert not many.notes

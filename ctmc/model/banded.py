@@ -33,7 +33,11 @@ def banded_stationary(chain: Generator) -> np.ndarray | None:
     True
     """
     n = chain.size
-    if n > MOST_STATES or isinstance(chain.transitions, StreamedTransitions) or chain.entries * 4 > MOST_MULTIPLICATIONS:
+    if (
+        n > MOST_STATES
+        or isinstance(chain.transitions, StreamedTransitions)
+        or chain.entries * 4 > MOST_MULTIPLICATIONS
+    ):
         return None
     matrix = chain.to_scipy().tocsr()
     order = reverse_cuthill_mckee(matrix, symmetric_mode=False)
