@@ -195,8 +195,9 @@ def slow_exchange(
 
     A small defect says little about the masses of parts that hardly exchange anything: two blocks coupled by 1e-14 can have
     any masses at a defect of 1e-14.  The exact masses of the parts follow from the chain between them, whose rates are flow
-    over mass.  Up to 500 states every state is a part, and the answer is compared with elimination itself.  Above, states
-    that exchange more than sqrt(tolerance) of their flow are put together, since there a defect within the tolerance
+    over mass.  Where elimination is cheap, up to 500 states and for longer chains in a narrow band (`ctmc.model.banded`),
+    every state is a part, and the answer is compared with elimination itself.  Else states that exchange more than
+    sqrt(tolerance) of their flow are put together, since there a defect within the tolerance
     settles the masses to sqrt(tolerance); the chain between the parts must have a defect within the tolerance of its own,
     and is looked at in the same way, until 500 parts are left.
 
@@ -204,7 +205,8 @@ def slow_exchange(
     state, gets to the other side with probability phi / F_j or so, phi being the exchange of the part, and one on the ridge
     between the parts with any probability; relative to phi this makes sum_j |r_j| / max(F_j, phi).
 
-    What this cannot see: a part of more than 500 states that the answer has missed altogether, with next to no mass.
+    What this cannot see, where elimination is not cheap: a part that the answer has missed altogether, with next to no mass;
+    and an error that moves slowly through a chain without nearly separate parts, which may be some times sqrt(tolerance).
 
     Source: the aggregation step of P. J. Courtois, *Decomposability*, Academic Press 1977, and of J. R. Koury, D. F.
     McAllister, W. J. Stewart, SIAM J. Algebraic Discrete Methods 5 (1984), doi:10.1137/0605019, used as a test.

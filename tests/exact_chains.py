@@ -73,7 +73,7 @@ def ends(begin, end, rates, initial, transient):
     with precise():
         rows = rows_of(begin, end, rates)
         mass = {i: Decimal(0) for i in rows} | {int(i): Decimal(float(p)) for i, p in enumerate(initial)}
-        inside = {i: {j: rate for j, rate in rows.get(i, {}).items()} for i in mass}
+        inside = {i: dict(rows.get(i, {})) for i in mass}
         columns, into = _columns(inside), {}
         for k in transient:
             _, shares = _fold(inside, columns, int(k), into)
