@@ -166,13 +166,19 @@ def _best_interval(chain: Generator, reward: np.ndarray, pi: np.ndarray, largest
 
 
 def poisson_elimination(chain: Generator, fixed: int) -> Any:
-    """Return the map from b to h with Q h = b in all states but one, where h is 0; the state that is visited most."""
+    """Return the map from b to h with Q h = b in all states but one, where h is 0: the state that is visited most.
+
+    None where the state is too hard to reach for elimination.
+    """
     others = np.delete(np.arange(chain.size), fixed)
     rows = chain.to_scipy()[others]
     try:
         solve = splu(rows[:, others].tocsc()).solve
     except RuntimeError:  # singular to rounding: a slow way to the fixed state; without subtraction nothing is lost
-        factors = factorized(rows[:, others].toarray(), rows[:, [fixed]].toarray()[:, 0])
+        try:
+            factors = factorized(rows[:, others].toarray(), rows[:, [fixed]].toarray()[:, 0])
+        except ModelError:  # so slow that it underflows
+            return None
 
         def solve(right: np.ndarray) -> Any:
             return factors.solve(np.maximum(-right, 0)) - factors.solve(np.maximum(right, 0))

@@ -155,6 +155,14 @@ def test_elimination_in_a_band(kind):
     assert all(abs(Decimal(a) / b - 1) < Decimal("1e-11") for a, b in zip(found.tolist(), pi, strict=True) if b > least)
 
 
+def test_elimination_in_a_band_takes_no_memory_that_is_not_there():
+    rates = np.diag(np.ones(699), 1) + np.diag(np.ones(699), -1)
+    model = ctmc.Generator.from_matrix(rates)
+    for limit in (60_000, 200_000):
+        with ctmc.limited_memory(limit):
+            assert (banded_stationary(model) is None) == (limit == 60_000)
+
+
 @pytest.mark.parametrize(
     "eliminated", [lambda rates: gth(rates), lambda rates: banded_stationary(ctmc.Generator.from_matrix(rates))]
 )

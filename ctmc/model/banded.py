@@ -8,10 +8,11 @@ import numpy as np
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from ctmc.model.generator import Generator
+from ctmc.model.memory import memory_limit
 from ctmc.model.products import compiled
 from ctmc.model.streamed import StreamedTransitions
 
-MOST_STATES = 200_000
+MOST_STATES = 100_000
 MOST_MULTIPLICATIONS = 1e8
 """Of an elimination that is cheap; some 0.06 s."""
 _LARGE = 1e200
@@ -21,8 +22,8 @@ def banded_stationary(chain: Generator) -> np.ndarray | None:
     """Return the stationary distribution of an irreducible chain to full relative accuracy, or None where that is not cheap.
 
     The states are put in the order of Cuthill and McKee; where transitions then lead at most b places away, the method of
-    Grassmann, Taksar and Heyman takes n b^2 multiplications and 16 n b bytes: queues of any length, narrow networks, lattices of
-    some thousand states.  A state that is left at rates which vanish beside others makes the answer NaN.
+    Grassmann, Taksar and Heyman takes n b^2 multiplications and 16 n b bytes: long queues, narrow networks, lattices of some
+    thousand states.  A state that is left at rates which vanish beside others makes the answer NaN.
 
     Examples
     --------
@@ -32,12 +33,9 @@ def banded_stationary(chain: Generator) -> np.ndarray | None:
     >>> bool(abs(pi[30] / 2.0**-31 - 1) < 1e-12)
     True
     """
-    n = chain.size
-    if (
-        n > MOST_STATES
-        or isinstance(chain.transitions, StreamedTransitions)
-        or chain.entries * 4 > MOST_MULTIPLICATIONS
-    ):
+    n, room = chain.size, memory_limit()
+    written_out = 64 * (chain.entries + n)
+    if n > MOST_STATES or written_out > room or isinstance(chain.transitions, StreamedTransitions):
         return None
     matrix = chain.to_scipy().tocsr()
     order = reverse_cuthill_mckee(matrix, symmetric_mode=False)
@@ -46,7 +44,7 @@ def banded_stationary(chain: Generator) -> np.ndarray | None:
     entries = matrix.tocoo()
     begin, end = place[entries.row], place[entries.col]
     width = int(np.abs(begin - end).max(initial=0))
-    if n * float(width) ** 2 > MOST_MULTIPLICATIONS:
+    if n * float(width) ** 2 > MOST_MULTIPLICATIONS or 16 * n * (width + 1) > room:
         return None
     band = np.zeros((n, 2 * width + 1))
     moved = begin != end
