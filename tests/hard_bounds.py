@@ -13,6 +13,8 @@ from ctmc.registry import make_solver
 from ctmc.solution import Outcome
 from ctmc.strict import prove_intervals
 
+KNOWN = 1e-50
+"""To so much the truth is known, where a bound may be 0."""
 OVER_TIME = ("adaptive_uniformization", "chebyshev", "krylov_exponential", "rational", "uniformization")
 DISCOUNTED = ("resolvent_krylov", "resolvent_lu", "value_iteration")
 PASSAGE = ("absorption_elimination", "absorption_krylov", "absorption_lu")
@@ -149,7 +151,7 @@ def reached(model, q, recurrent, rng):
     if len(inside):
         into = q[np.ix_(inside, np.flatnonzero(goal))].sum(axis=1)
         true = exact.solved(-q[np.ix_(inside, inside)], into)[:, 0]
-        yield "probability to reach", float(found.error_bound), _largest(found.value[inside], true)
+        yield "probability to reach", float(found.error_bound), max(_largest(found.value[inside], true) - KNOWN, 0.0)
 
 
 def strict(model, pi, initial, rng):
@@ -162,7 +164,7 @@ def strict(model, pi, initial, rng):
     interval = prove_intervals(found, ["cost"])["cost"]
     true = sum(Decimal(r) * p for r, p in zip(reward.tolist(), pi, strict=True))
     middle = (Decimal(interval.low) + Decimal(interval.high)) / 2
-    known = abs(true) * Decimal("1e-50")  # of the truth, digits are known
+    known = abs(true) * Decimal(KNOWN)
     yield (
         "strict interval",
         float((Decimal(interval.high) - Decimal(interval.low)) / 2),

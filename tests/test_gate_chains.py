@@ -67,7 +67,7 @@ def solved(hard, tolerance, rng):
 @pytest.mark.needs_compilation
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_wrong_answer_is_certified_and_no_bound_is_below_the_error(part):
-    """CONVERGED promises an error of at most sqrt(tolerance) in L1 where elimination is cheap, as it is for all chains here."""
+    """CONVERGED promises an error of at most sqrt(tolerance) in L1 where elimination is cheap, as it is for nearly all chains here."""
     tried, certified, refused_right, chains, checked = Counter(), Counter(), Counter(), Counter(), Counter()
     nearest, false, below = {}, [], []
     for seed in range(20_000 + part, 20_000 + CHAINS, PARTS):
@@ -115,7 +115,7 @@ def test_no_wrong_answer_is_certified_and_no_bound_is_below_the_error(part):
 def test_wide_chains_are_counted_apart():
     """Too wide for elimination: what is wrong between parts is looked for, and an error that flows fast within them may pass."""
     tried, certified, false = 0, 0, []
-    for seed in range(30_000, 30_000 + max(1, CHAINS // 1000)):
+    for seed in range(30_000, 30_000 + max(1, CHAINS // 250)):
         rng = np.random.default_rng([seed, 13])
         lines, hard = wide_chain(seed)
         right = np.ones(1)

@@ -11,7 +11,7 @@ from scipy.stats import binom
 
 import ctmc
 
-INTERVALS = int(os.environ.get("CTMC_INTERVALS", "200"))
+INTERVALS = int(os.environ.get("CTMC_INTERVALS", "100"))
 REPLICATIONS = 100
 pytestmark = pytest.mark.timeout(300 + INTERVALS)
 
