@@ -14,6 +14,7 @@ import numpy as np
 
 from ctmc.errors import ModelError
 from ctmc.model import exchange, products, shared_exchange
+from ctmc.model.banded import MOST_STATES, banded_stationary
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
 from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
@@ -94,7 +95,7 @@ def stationary(problem: Stationary, pi: Any) -> Certificate:
     if chain.classes.irreducible and chain.size > 1:
         return _hidden(chain, pi, flow, problem.tolerance, defect) or _converged(problem.tolerance, defect)
     accepted = math.sqrt(problem.tolerance)
-    if len(chain.classes.recurrent) == 1 and chain.size > _COMPARED and not exchange.parts(chain, pi, accepted).any():
+    if len(chain.classes.recurrent) == 1 and chain.size > MOST_STATES and not exchange.parts(chain, pi, accepted).any():
         return slow_states(chain, pi, flow, problem.tolerance, defect) or _converged(problem.tolerance, defect)
     for number in chain.classes.recurrent:
         members = chain.classes.members(number)
@@ -194,8 +195,9 @@ def slow_exchange(
 
     A small defect says little about the masses of parts that hardly exchange anything: two blocks coupled by 1e-14 can have
     any masses at a defect of 1e-14.  The exact masses of the parts follow from the chain between them, whose rates are flow
-    over mass.  Up to 500 states every state is a part, and the answer is compared with elimination itself.  Above, states
-    that exchange more than sqrt(tolerance) of their flow are put together, since there a defect within the tolerance
+    over mass.  Where elimination is cheap, up to 500 states and for longer chains in a narrow band (`ctmc.model.banded`),
+    every state is a part, and the answer is compared with elimination itself.  Else states that exchange more than
+    sqrt(tolerance) of their flow are put together, since there a defect within the tolerance
     settles the masses to sqrt(tolerance); the chain between the parts must have a defect within the tolerance of its own,
     and is looked at in the same way, until 500 parts are left.
 
@@ -203,17 +205,16 @@ def slow_exchange(
     state, gets to the other side with probability phi / F_j or so, phi being the exchange of the part, and one on the ridge
     between the parts with any probability; relative to phi this makes sum_j |r_j| / max(F_j, phi).
 
-    What this cannot see: a part of more than 500 states that the answer has missed altogether, with next to no mass.
+    What this cannot see, where elimination is not cheap: a part that the answer has missed altogether, with next to no mass;
+    and an error that moves slowly through a chain without nearly separate parts, which may be some times sqrt(tolerance).
 
     Source: the aggregation step of P. J. Courtois, *Decomposability*, Academic Press 1977, and of J. R. Koury, D. F.
     McAllister, W. J. Stewart, SIAM J. Algebraic Discrete Methods 5 (1984), doi:10.1137/0605019, used as a test.
     """
     accepted = math.sqrt(tolerance)
-    if chain.states <= _COMPARED:
-        try:
-            off = float(np.abs(gth(chain.to_scipy().toarray()) - pi).sum())
-        except ModelError:
-            off = math.nan  # nothing flows out of some part although the chain is irreducible
+    exact = _eliminated(chain)
+    if exact is not None:
+        off = float(np.abs(exact - pi).sum())
         return None if off <= accepted else _unbalanced(chain.size, off, defect)
     if isinstance(chain, SharedGenerator):
         whole, masses = shared_exchange.between_parts(chain, pi, accepted)
@@ -235,6 +236,18 @@ def slow_exchange(
     if count > _COMPARED and not off <= tolerance:
         return _unbalanced(count, off, defect)
     return slow_exchange(whole, masses, net, tolerance, defect)
+
+
+def _eliminated(chain: Generator) -> np.ndarray | None:
+    """Return the stationary distribution by elimination where that is cheap; NaN where nothing flows out of some part."""
+    if isinstance(chain, SharedGenerator):
+        return None
+    if chain.size > _COMPARED:
+        return banded_stationary(chain)
+    try:
+        return gth(chain.to_scipy().toarray())
+    except ModelError:
+        return np.full(chain.size, math.nan)
 
 
 def _unbalanced(count: int, off: float, defect: float) -> Certificate:

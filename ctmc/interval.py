@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from ctmc.errors import ModelError, ReducibleError, UnsupportedProblemError, shown, unknown_name
 from ctmc.model.generator import Generator
+from ctmc.model.m_factors import factorized
 from ctmc.model.memory import require_memory
 from ctmc.model.parameters import LARGEST_COUNT, real_numbers, whole_number
 from ctmc.model.reward import evaluate
@@ -166,13 +167,26 @@ def _best_interval(chain: Generator, reward: np.ndarray, pi: np.ndarray, largest
 
 
 def poisson_elimination(chain: Generator, fixed: int) -> Any:
-    """Return the map from b to h with Q h = b in all states but one, where h is 0; the state that is visited most."""
+    """Return the map from b to h with Q h = b in all states but one, where h is 0: the state that is visited most.
+
+    None where the state is too hard to reach for elimination.
+    """
     others = np.delete(np.arange(chain.size), fixed)
-    factors = splu(chain.to_scipy()[others][:, others].tocsc())
+    rows = chain.to_scipy()[others]
+    try:
+        solve = splu(rows[:, others].tocsc()).solve
+    except RuntimeError:  # singular to rounding: a slow way to the fixed state; without subtraction nothing is lost
+        try:
+            factors = factorized(rows[:, others].toarray(), rows[:, [fixed]].toarray()[:, 0])
+        except ModelError:  # so slow that it underflows
+            return None
+
+        def solve(right: np.ndarray) -> Any:
+            return factors.solve(np.maximum(-right, 0)) - factors.solve(np.maximum(right, 0))
 
     def correct(residual: np.ndarray) -> np.ndarray:
         h = np.zeros(chain.size)
-        h[others] = factors.solve(residual[others])
+        h[others] = solve(residual[others])
         return h
 
     return correct

@@ -225,7 +225,10 @@ def _moments(
         if x is None:
             return columns, relative, np.full(n, np.nan) if moments > 1 else None
         low, high = low * below, high * above
-        columns[k - 1], relative[k - 1] = x, max(high - 1, 1 - low)
+        columns[k - 1] = x
+        relative[k - 1] = (
+            max(high - 1, 1 / low - 1) if low > 0 else math.inf
+        )  # relative to the answer, and to what is exact
         right = (k + 1) * x
     if moments == 1:
         return columns, relative, None

@@ -371,6 +371,7 @@ def simulate_generator(
         times=plan.times,
         paths=paths,
         variances=[name for name in paths if name.startswith("accumulated_")],
+        proportions=["reached"],
         title="Simulation of the jump chain",
         run=plan.run,
         replications=len(hits),

@@ -83,7 +83,8 @@ class Witness:
         if error is not None and not bound <= self.accepted and self._wrong is None:
             reason = f"the method's own error bound {bound:.2g} is not within {self.accepted:.2g}."
             self._wrong = Certificate(self.defect, Status.INACCURATE, reason, max(bound, self.floor))
-        self.errors.append(max(bound, self.floor))
+        # what is proven leaves rounding out, which is on top of it, where that is not more than is asked for
+        self.errors.append(max(bound, min(bound + self.floor, self.accepted)))
         self.values.append(np.array(evolution.reading.read(y, integral, time, evolution.backward)))
 
     def _check_distribution(self, p: np.ndarray, integral: np.ndarray, time: float) -> Certificate | None:

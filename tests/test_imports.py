@@ -82,6 +82,7 @@ MODEL = (
         "generator",
         "impulses",
         "jump_chain",
+        "banded",
         "matrix_geometric",
         "qbd",
         "level_dependent",

@@ -13,6 +13,7 @@ import numpy as np
 from ctmc.errors import ModelError
 
 _PANEL = 64
+_LARGE = 1e200
 
 
 def gth(rates: np.ndarray) -> np.ndarray:
@@ -61,5 +62,7 @@ def gth(rates: np.ndarray) -> np.ndarray:
     pi[0] = 1.0
     for k in range(1, n):
         pi[k] = pi[:k] @ work[:k, k]
+        if pi[k] > _LARGE:  # likelier by far than all before it, which may fall to zero
+            pi[: k + 1] /= _LARGE
     pi /= pi.sum()
     return pi
