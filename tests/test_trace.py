@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from thread_ranks import on_ranks
 
 from ctmc.checkpoint import Keeper, Run
 from ctmc.errors import ModelError
@@ -336,3 +337,53 @@ def test_a_monitor_that_asks_is_told_how_many_iterations_to_expect():
     trace.expect(10)
     assert monitor.last == 3 + 10
     Trace(1e-12).expect(10)  # nobody asks
+
+
+# ---- on several ranks -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("whose", ["monitor", "clock"])
+def test_all_ranks_stop_where_one_does(whose):
+    def work(ranks):
+        mine = ranks.rank == 1
+        monitor = (lambda iteration, defect: mine and iteration == 3) if whose == "monitor" else None
+        trace = Trace(1e-12, monitor=monitor, time_limit=1e-9 if mine and whose == "clock" else 1e6, ranks=ranks)
+        return feed(trace, [0.5] * 9), trace.status
+
+    wanted = (4, Status.STOPPED) if whose == "monitor" else (1, Status.TIME_LIMIT)
+    assert on_ranks(3, work) == [wanted] * 3
+
+
+def test_starts_are_those_of_one_process():
+    """The user's, scaled over all ranks, and the default one on the states that may have probability."""
+    given, default = np.array([4.0, 0, 2, 2, 8]), np.array([0.2, 0.2, 0.1, 0.4, 0.1])
+    support = np.array([True, False, True, True, False])
+
+    def work(ranks):
+        own = slice(*([0, 2, 2, 5][ranks.rank : ranks.rank + 2]))
+        warm = Trace(1e-12, start=given[own], ranks=ranks)
+        first = warm.start(default[own])
+        assert warm.warm
+        return first, Trace(1e-12, support=support[own], ranks=ranks).start(default[own])
+
+    for k, wanted in enumerate(([0.25, 0, 0.125, 0.125, 0.5], [0.2 / 0.7, 0, 0.1 / 0.7, 0.4 / 0.7, 0])):
+        np.testing.assert_allclose(np.concatenate([found[k] for found in on_ranks(3, work)]), wanted, rtol=1e-15)
+
+
+@pytest.mark.parametrize(("length", "usable"), [(5, True), (4, False), (6, False)])
+def test_each_rank_takes_its_part_of_what_was_left(length, usable):
+    class Left:
+        shape = (length,)
+
+        def part(self, begin, end):
+            return np.arange(begin, end) / 8
+
+    def work(ranks):
+        own = [2, 0, 3][ranks.rank]
+        trace = Trace(1e-12, interrupted=Run({"iterate": Left()}, history=LEFT), ranks=ranks)
+        return trace.resumed(np.full(own, 9.0)), trace.iteration
+
+    found = on_ranks(3, work)
+    wanted = [[0.0, 0.125], [], [0.25, 0.375, 0.5]] if usable else [[9.0] * 2, [], [9.0] * 3]
+    assert [first.tolist() for first, _ in found] == wanted
+    assert [iteration for _, iteration in found] == [8 if usable else 0] * 3
