@@ -19,14 +19,17 @@ from ctmc.model.shared import share
 from ctmc.model.state_space import Lattice
 from ctmc.model.streamed import StreamedTransitions, streaming
 from ctmc.model.transitions import CodedTransitions, FloatTransitions
+from ctmc.passage_solution import PassageSolution
 from ctmc.ranks import ALONE
+from ctmc.registry import make_solver
 from ctmc.solution import HISTORY, Status
 from ctmc.storage import gate, relay, rerate, shares, stored
-from ctmc.storage.checkpoints import digest_of_states, load_checkpoint, save_checkpoint
+from ctmc.storage.checkpoints import digest_of_states, load_checkpoint, question_of, save_checkpoint
 from ctmc.storage.container import open_container, read_container, write_container
 from ctmc.storage.ranges import StoredVector, stored_range
 from ctmc.storage.relay import save_together, together, write_together
 from ctmc.storage.shares import open_share
+from ctmc.storage.solutions import can_be_saved, save_solution
 from tests.chain_gallery import random_chain
 
 RANKS = [2, 3, 5]
@@ -129,7 +132,7 @@ def test_models_in_memory_are_written_by_the_first(tmp_path):
         assert save_together(model, lambda whole, model=model: whole is model, ALONE)
 
 
-@pytest.mark.parametrize("slabs", [0, 1, 4, 7])
+@pytest.mark.parametrize("slabs", [0, 1, 2, 7])
 @pytest.mark.parametrize("form", ["coded rows", "a lattice"])
 def test_who_stops_in_the_midst_leaves_no_answer_behind(form, slabs, short, tmp_path):
     """All meet the error of the first rank, and the next question gets its own answer."""
@@ -209,7 +212,7 @@ def test_a_range_is_what_the_whole_has_there(name, arrays):
     step = file.stored[name if name in file.stored else f"{name}.codes"].chunk[0]
     for begin in (0, 1, step - 1, step, step + 1, len(array) - 1, len(array)):
         for end in (begin, begin + 1, begin + step, begin + 2 * step + 1, len(array)):
-            if begin <= end <= len(array):
+            if 0 <= begin <= end <= len(array):
                 np.testing.assert_array_equal(stored_range(file, name, begin, end), array[begin:end], strict=True)
     if name in file.stored:
         vector = StoredVector(file, name)
@@ -429,3 +432,94 @@ def test_a_digest_of_states_does_not_depend_on_who_has_them():
 
     for count in (2, 5):
         assert on_ranks(count, work) == [alone] * count
+
+
+# ---- solutions ------------------------------------------------------------------------------------------------------------------------
+
+
+def given(problem, value, **more):
+    """A solution whose numbers are given."""
+    kind = PassageSolution if isinstance(problem, ctmc.FirstPassage) else ctmc.Solution
+    history = np.empty(0, HISTORY)
+    return kind(problem, value, Status.CONVERGED, "given.", 1e-14, history, 0.5, 7, "gmres", **more)
+
+
+def test_a_solution_of_all_ranks_is_stored_as_one_of_a_single_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(relay, "PART", 100)
+    path = tmp_path / "chain.h5"
+    ctmc.save(path, ring(419, 700))
+    chain = ctmc.load(path)
+    rng = np.random.default_rng(433)
+    pi, hitting, variances = rng.random((3, 700))
+    chosen = np.arange(700) == 5
+
+    def stationary(model, own):
+        return given(ctmc.Stationary(model), pi[own])
+
+    def passage(model, own):
+        times = {
+            "variances": variances[own],
+            "reach_probability": variances[own] / 2,
+            "relative_error_bound": np.ones(1),
+        }
+        return given(ctmc.FirstPassage(model, chosen[own], moments=1), hitting[own], **times)
+
+    def one_start(model, own):
+        return given(ctmc.AccumulatedReward(model, "busy", initial=(0,), times=[1.0]), np.array([[2.5]]))
+
+    chain = chain.replace(rewards={"busy": Reward(rng.random(700))})
+    for ask in (stationary, passage, one_start):
+        name = ask.__name__
+        alone = save_solution(path, ask(chain, slice(None)), f"{name} one")
+
+        def work(ranks, ask=ask, name=name):
+            part = share(chain, ranks)
+            solution = ask(part, slice(part.begin, part.begin + part.size))
+            assert can_be_saved(solution)
+            return save_solution(path, solution, f"{name} all")
+
+        (together_path,) = set(on_ranks(3, work))
+        assert together_path.name == f"{name} all.h5"
+        hashes = [read_container(one, ["solution"]).content_hash for one in (alone, together_path)]
+        assert hashes[0] == hashes[1], name
+
+
+def test_what_ranks_cannot_store_is_said_before():
+    chain = ring(439, 60)
+
+    def work(ranks):
+        part = share(chain, ranks)
+        question = ctmc.AccumulatedReward(
+            part.replace(rewards={"one": Reward(np.ones(part.size))}), "one", times=[1.0, 2.0]
+        )
+        many = given(question, np.ones((2, part.size)))
+        assert not can_be_saved(many)
+        with pytest.raises(StorageError, match="has several numbers for each state, and 3 ranks share the model"):
+            save_solution("nowhere.h5", many)
+        # a number that is missing on one rank is known to all
+        lost = np.where(np.arange(part.size) == 0, np.nan if ranks.rank == 1 else 1.0, 1.0)
+        endless = np.full(part.size, np.inf)
+        target = np.arange(part.begin, part.begin + part.size) == 0
+        return [
+            can_be_saved(given(ctmc.Stationary(part), lost)),
+            can_be_saved(given(ctmc.Stationary(part), endless)),
+            can_be_saved(given(ctmc.FirstPassage(part, target), lost)),
+            can_be_saved(given(ctmc.FirstPassage(part, target), endless)),
+        ]
+
+    assert on_ranks(3, work) == [[False, False, False, True]] * 3
+
+
+def test_a_checkpoint_of_a_shared_model_names_its_file_or_its_recipe(tmp_path):
+    bare, built = ring(443, 60), ctmc.build("birth_death", births=[1.0] * 9, deaths=[2.0] * 9)
+    ctmc.save(tmp_path / "model.h5", ring(443, 60))
+
+    def work(ranks):
+        solver = make_solver("gmres")
+        with pytest.raises(ModelError, match="a shared model without a file or recipe; allowed is one with either"):
+            question_of(ctmc.Stationary(share(bare, ranks)), solver)
+        stored = share(ctmc.load(tmp_path / "model.h5"), ranks)
+        return [question_of(ctmc.Stationary(part), solver)["model"] for part in (stored, share(built, ranks))]
+
+    wanted = [ctmc.load(tmp_path / "model.h5").content_hash, f"recipe {built.recipe.hash}"]
+    assert on_ranks(2, work) == [wanted] * 2
