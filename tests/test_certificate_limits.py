@@ -14,6 +14,7 @@ from ctmc import certificate
 from ctmc.certificate import agreed, certify, negative, slow_exchange, slow_states, wrong_distribution, wrong_vector
 from ctmc.model.distribution import Distribution
 from ctmc.model.generator import Generator
+from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
 from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.model.shared import share
 from ctmc.model.state_space import Lattice
@@ -374,3 +375,51 @@ def test_masses_and_row_sums_of_matrix_geometric_answers(off, accepted):
             assert proof.defect < 1e-11
             assert (proof.status is Status.CONVERGED) == accepted, words
             assert accepted or words in proof.reason
+
+
+def test_an_answer_without_any_flow_has_no_defect():
+    model = QBD.from_blocks([[1.0]], [[-3.0]], [[2.0]])
+    proof = certify(Stationary(model), Outcome(MatrixGeometric(boundary=(np.zeros(1),), r=np.zeros((1, 1)), g=None)))
+    assert (proof.defect, proof.status) == (0.0, Status.INACCURATE)
+    assert "total probability is off 1 by -1" in proof.reason
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**-40])
+def test_the_defect_of_levels_is_that_of_the_whole_chain_with_nothing_beyond(scale):
+    """Whatever the unit of time: what leaves the last level upwards counts as unbalanced."""
+    rates = [(0.0, 1.0), *((0.75 * k, 1.0) for k in range(1, 40))]
+
+    def blocks(k):
+        down, up = rates[min(k, 39)]
+        return None if k == 0 else [[scale * down]], [[-scale * (down + up)]], [[scale * up]]
+
+    rng = np.random.default_rng(449)
+    pi = np.cumprod([1.0, *(1 / (0.75 * k) for k in range(1, 30))]) * rng.uniform(0.9, 1.1, 30)
+    pi /= pi.sum()
+    answer = LevelDistribution(tuple(np.array([mass]) for mass in pi))
+    flow = imbalances = 0.0
+    for k in range(30):
+        into = (pi[k - 1] * rates[k - 1][1] if k else 0.0) + (pi[k + 1] * rates[k + 1][0] if k < 29 else 0.0)
+        flow += pi[k] * sum(rates[k])
+        imbalances += abs(into - pi[k] * sum(rates[k]))
+    imbalances += pi[29] * rates[29][1]
+    proof = certify(Stationary(LevelDependentQBD(blocks), 1e-3), Outcome(answer))
+    assert proof.defect == pytest.approx(imbalances / flow, rel=1e-12)
+    assert proof.status is Status.INACCURATE
+    assert "the recomputed defect" in proof.reason
+
+
+@pytest.mark.parametrize(("change", "accepted"), [(2.0**-22, True), (2.0**-22 * JUST, False)])
+def test_more_than_500_parts_balance_to_the_tolerance(change, accepted, monkeypatch):
+    """A ring of 512 parts: what a change of two masses leaves unbalanced is four times the change."""
+    chain, pi = two_rings()
+    masses = np.full(512, 2.0**-9)
+    ring = np.arange(512)
+    whole = Generator.from_transitions(ring, np.roll(ring, -1), np.ones(512), Lattice((511,)))
+    masses[[10, 20]] += change, -change
+    given = [(whole, masses), (whole, np.ones(1))]
+    monkeypatch.setattr(certificate.exchange, "between_parts", lambda *asked: given.pop(0))
+    proof = slow_exchange(chain, pi, np.zeros(chain.size), TOLERANCE, 0.125)
+    assert (proof is None) == accepted
+    assert len(given) == (0 if accepted else 1)  # what holds is looked at in the same way
+    assert accepted or "512 parts" in proof.reason

@@ -154,6 +154,20 @@ def test_a_rise_is_no_progress():
     assert trace.status is Status.STAGNATED
 
 
+def test_a_fall_by_exactly_a_thousandth_is_not_more_than_that():
+    first = 2.0**-34
+    assert first < 1e-9
+    assert feed(Trace(1e-12), [first, *[0.999 * first] * 3000]) == 1001
+    assert feed(Trace(1e-12), [first, *[0.998 * first] * 3000]) == 1002
+
+
+def test_answers_over_time_go_to_who_has_asked():
+    seen = []
+    Trace(1e-12, reached=lambda *given: seen.append(given)).reached(3, "y", "integral", 0.5)
+    assert seen == [(3, "y", "integral", 0.5)]
+    Trace(1e-12).reached(3, "y", "integral")  # nobody has
+
+
 def test_methods_that_stay_put_for_long_can_say_so():
     trace = Trace(1e-12)
     assert feed(trace, [1.0] * 30_000, stagnates=False) is None
