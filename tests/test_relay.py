@@ -160,6 +160,68 @@ def test_who_stops_in_the_midst_leaves_no_answer_behind(form, slabs, short, tmp_
     assert on_ranks(3, work) == [ctmc.save(tmp_path / "model.h5", model)] * 3
 
 
+@pytest.mark.parametrize("form", ["float rows", "coded rows"])
+def test_what_is_sent_is_a_copy_without_room_that_is_not_used(form):
+    """A slab is valid until the next one, and its arrays may be longer than its rows."""
+    model, lent = in_slabs(form), []
+    rows = model.transitions
+
+    def stream(numbers):
+        for slab in rows.stream(numbers):
+            roomy = slab._replace(indptr=slab.indptr.copy(), sources=np.append(slab.sources, slab.sources[:9]))
+            if form == "coded rows":
+                roomy = roomy._replace(codes=np.append(slab.codes, slab.codes[:9]))
+            else:
+                roomy = roomy._replace(rates=np.append(slab.rates, slab.rates[:9]))
+            lent.append(roomy)
+            yield roomy
+
+    answer = relay.rows_answer(model._with_transitions(streamed.replace(rows, stream=stream)))
+    begin, indptr, sources, codes, rates = answer(("slab", 2))
+    (whole,) = rows.stream([2])
+    for array in lent[0][1:]:
+        if array.flags.writeable:
+            array[...] = 0
+    assert begin == whole.begin == 2 * BLOCK
+    np.testing.assert_array_equal(indptr, whole.indptr)
+    np.testing.assert_array_equal(sources, whole.sources, strict=True)
+    if form == "coded rows":
+        np.testing.assert_array_equal(codes, whole.codes, strict=True)
+        assert rates.shape == whole.rates.shape
+    else:
+        assert codes is None
+        np.testing.assert_array_equal(rates, whole.rates, strict=True)
+
+
+def test_rows_of_a_file_come_from_all_ranks_too(short, tmp_path):
+    """A file has a way of its own to hand out its slabs, which goes past the ranks."""
+    ctmc.save(tmp_path / "model.h5", MODELS["float rows"]())
+    digest = ctmc.save(tmp_path / "one.h5", ctmc.open(tmp_path / "model.h5"))
+
+    def work(ranks):
+        def write(whole):
+            assert whole.transitions.each is None
+            return ctmc.save(tmp_path / "again.h5", whole)
+
+        return save_together(ctmc.open(tmp_path / "model.h5"), write, ranks)
+
+    assert on_ranks(2, work) == [digest] * 2
+
+
+@pytest.mark.parametrize("form", MODELS)
+def test_slabs_come_in_the_order_in_which_they_are_asked_for(form, short):
+    model, order = in_slabs(form), [5, 1, 4, 0, 6, 3]
+    begins = model.transitions.begins[order].tolist()
+
+    def read(whole):
+        rows = whole.transitions
+        if rows.lattice is not None:
+            return [begin for begin, _ in rows.lattice.windows(order)]
+        return [slab.begin for slab in rows.stream(order)]
+
+    assert on_ranks(3, lambda ranks: save_together(model, read, ranks)) == [begins] * 3
+
+
 @pytest.mark.parametrize("own", [[5, 0, 7, 1], [0, 9], [3, 3, 3]])
 def test_vectors_of_which_ranks_have_parts(own, monkeypatch, tmp_path):
     monkeypatch.setattr(relay, "PART", 3)

@@ -159,7 +159,7 @@ def save_checkpoint(
 
     def write(stream: Stream | None) -> None:
         with contextlib.suppress(OSError):  # whatever is wrong, writing says it
-            Path(path).parent.mkdir(exist_ok=True)
+            Path(path).parent.mkdir()
         write_container(path, KIND, manifest, arrays, overwrite=True, stream=stream)
 
     if ranks.count == 1:

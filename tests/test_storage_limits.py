@@ -1,0 +1,125 @@
+"""Limits of files exactly where they are, and what is done to the files of a store and nothing beyond."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+
+import ctmc
+from ctmc import registry
+from ctmc.errors import StorageError
+from ctmc.storage import coding, container, foreign, gate, hash_tree, inventory, manifest, sources
+from ctmc.storage.checkpoints import _compare
+from ctmc.storage.foreign import write_foreign
+from ctmc.storage.gate import opened
+from ctmc.storage.manifest import decode_manifest, encode_manifest
+from ctmc.storage.store import Store
+
+FORMAT = [
+    (manifest, "MAX_MANIFEST_BYTES", 16_777_216),
+    (gate, "SLAB_BYTES", 4_194_304),
+    (hash_tree, "SCHEMA_VERSION", 1),
+    (hash_tree, "DIGEST_BYTES", 32),
+    (coding, "LEAST", 4096),
+    (coding, "MOST", 65_536),
+    (sources, "BLOCK", 4096),
+    (sources, "OTHER", 255),
+    (gate, "MAX_DEPTH", 16),
+    (gate, "MAX_OBJECTS", 10_000),
+    (gate, "MAX_DIMENSIONS", 8),
+    (foreign, "MAX_CHUNK_BYTES", 67_108_864),
+]
+
+
+@pytest.mark.parametrize(("module", "name", "value"), FORMAT, ids=lambda one: one if isinstance(one, str) else "")
+def test_what_the_format_fixes_does_not_move(module, name, value):
+    """Other numbers would be other files: those of today could not be read, or had another hash."""
+    assert getattr(module, name) == value
+
+
+def test_a_manifest_may_be_so_long_and_no_longer(monkeypatch):
+    monkeypatch.setattr(manifest, "MAX_MANIFEST_BYTES", 100)
+    fits = {"x": "a" * (100 - len('{"x":""}'))}
+    assert decode_manifest(encode_manifest(fits)) == fits
+    with pytest.raises(StorageError, match="101"):
+        encode_manifest({"x": fits["x"] + "a"})
+
+
+def test_a_stored_manifest_may_be_so_long_and_no_longer(tmp_path, monkeypatch):
+    container.write_container(tmp_path / "x.h5", "test", {"x": "a" * 500}, {})
+    with opened(tmp_path / "x.h5") as file:
+        length = file.arrays()["manifest"].size
+    monkeypatch.setattr(container, "MAX_MANIFEST_BYTES", length)
+    assert container.read_container(tmp_path / "x.h5", ["test"]).manifest == {"x": "a" * 500}
+    monkeypatch.setattr(container, "MAX_MANIFEST_BYTES", length - 1)
+    with pytest.raises(StorageError, match=f"its manifest has {length:,} bytes; allowed are {length - 1:,}"):
+        container.read_container(tmp_path / "x.h5", ["test"])
+
+
+def test_a_chunk_of_another_program_may_be_so_large_and_no_larger(tmp_path, monkeypatch):
+    values = np.arange(600.0)
+    (tmp_path / "x.h5").touch()
+    with h5py.File(tmp_path / "x.h5", "w", userblock_size=512) as file:
+        file.create_dataset("x", data=values, chunks=(200,), compression="gzip", shuffle=True, fletcher32=True)
+    for allowed in (1600, 1599):
+        monkeypatch.setattr(foreign, "MAX_CHUNK_BYTES", allowed)
+        with foreign.foreign(tmp_path / "x.h5", 512) as file:
+            if allowed == 1600:
+                np.testing.assert_array_equal(file.array("x"), values)
+            else:
+                with pytest.raises(StorageError, match="has 1,600 bytes; allowed are 1,599"):
+                    file.array("x")
+
+
+@pytest.mark.parametrize("elements", [1 << 17, (1 << 17) + 1])
+def test_long_arrays_for_other_programs_are_compressed(tmp_path, elements):
+    (tmp_path / "x.mat").touch()
+    write_foreign(tmp_path / "x.mat", bytes(512), {"x": np.zeros((elements, 1))}, {"x": {"a": "b"}})
+    with h5py.File(tmp_path / "x.mat") as file:
+        assert (file["x"].compression == "gzip") == (elements > 1 << 17)
+        assert file["x"].chunks is None or np.prod(file["x"].chunks) <= 1 << 17
+
+
+def test_long_words_of_another_question_are_cut():
+    with pytest.raises(StorageError) as error:
+        _compare({"solver": "x" * 300}, {"solver": "y" * 120})
+    assert str(error.value).startswith(f"it belongs to the solver {'x' * 120}, this solve has {'y' * 120}; allowed")
+
+
+# ---- stores -------------------------------------------------------------------------------------------------------------------------------
+
+
+def queue(births=1.0):
+    return registry.prepare("birth_death", births=[births], deaths=[2.0])
+
+
+def test_an_emptied_store_stays_a_folder(tmp_path):
+    folder = tmp_path / "study.store"
+    folder.mkdir()
+    ctmc.save(folder / "bare.h5", ctmc.Generator.from_matrix([[-1, 1], [2, -2]]))
+    assert [one.reason for one in inventory.prune(folder, larger_than=0)] == [""]
+    assert folder.is_dir()
+    assert list(folder.iterdir()) == []
+
+
+def test_a_list_reads_no_arrays(tmp_path):
+    """So it does not see what is damaged in them, which `verify` does."""
+    path = Store(tmp_path).get_or_build(queue()).path
+    with opened(path) as file:
+        (chunk,) = file.chunks("exit_rates", file.arrays()["exit_rates"])
+    with path.open("r+b") as file:
+        file.seek(chunk.address)
+        file.write(bytes(chunk.size))
+    (entry,) = inventory.entries(tmp_path)
+    assert (entry.kind, entry.states, entry.builder) == ("model", 2, "birth_death")
+    with pytest.raises(StorageError):
+        ctmc.load(path)
+
+
+def test_a_model_at_other_rates_was_built_just_now(tmp_path):
+    here = Store(tmp_path)
+    first, second, again = here.get_or_build(queue()), here.get_or_build(queue(1.5)), here.get_or_build(queue(1.5))
+    assert [one.built for one in (first, second, again)] == [True, True, False]
+    assert (dict(first.rates), dict(second.rates)) == ({}, {"births": [1.5]})
+    assert second.path == again.path != first.path
