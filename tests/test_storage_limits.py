@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import h5py
 import numpy as np
 import pytest
@@ -85,6 +88,22 @@ def test_long_words_of_another_question_are_cut():
     with pytest.raises(StorageError) as error:
         _compare({"solver": "x" * 300}, {"solver": "y" * 120})
     assert str(error.value).startswith(f"it belongs to the solver {'x' * 120}, this solve has {'y' * 120}; allowed")
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a folder"])
+def test_what_took_the_place_of_a_file_is_closed_again(tmp_path, monkeypatch, kind):
+    """Looked at it was a file; opened it is none."""
+    path, regular = tmp_path / "x", os.stat(__file__)
+    os.mkfifo(path) if kind == "a pipe" else path.mkdir()
+    before = set(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as exchanged:
+        exchanged.setattr(gate.os, "stat", lambda path: regular)
+        with pytest.raises(StorageError, match=f"it is {kind}, not a regular file"):
+            gate.open_regular(path)
+    assert set(os.listdir("/proc/self/fd")) == before
+    descriptor = gate.open_regular(Path(__file__))
+    assert os.read(descriptor, 3) == b'"""'
+    os.close(descriptor)
 
 
 # ---- stores -------------------------------------------------------------------------------------------------------------------------------
