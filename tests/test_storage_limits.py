@@ -14,9 +14,11 @@ from ctmc import registry
 from ctmc.errors import StorageError
 from ctmc.storage import coding, container, foreign, gate, hash_tree, inventory, manifest, sources
 from ctmc.storage.checkpoints import _compare
+from ctmc.storage.checksum import pack
 from ctmc.storage.foreign import write_foreign
 from ctmc.storage.gate import opened
 from ctmc.storage.manifest import decode_manifest, encode_manifest
+from ctmc.storage.ranges import stored_range
 from ctmc.storage.store import Store
 
 FORMAT = [
@@ -104,6 +106,38 @@ def test_what_took_the_place_of_a_file_is_closed_again(tmp_path, monkeypatch, ki
     descriptor = gate.open_regular(Path(__file__))
     assert os.read(descriptor, 3) == b'"""'
     os.close(descriptor)
+
+
+def test_a_chunk_with_a_right_checksum_and_other_numbers_is_refused(tmp_path):
+    """Only the digests tell: by every way on which slabs are read."""
+    rng = np.random.default_rng(457)
+    values = rng.random(300)
+    container.write_container(tmp_path / "x.h5", "test", {}, {"x": values})
+    file = container.open_container(tmp_path / "x.h5", ["test"])
+    (chunk,) = file.chunks("x")
+    forged = next(
+        packed
+        for packed in (pack(np.where(np.arange(300) == k, rng.random(), values), 300) for k in range(300))
+        if len(packed) == chunk.size
+    )
+    data = bytearray((tmp_path / "x.h5").read_bytes())
+    data[chunk.address : chunk.address + chunk.size] = forged
+    (tmp_path / "forged.h5").write_bytes(data)
+    other = container.open_container(tmp_path / "forged.h5", ["test"])
+    found, checksum = other.slab("x", 0, chunk, known=forged[-4:])  # whoever has verified it before knows its checksum
+    assert checksum == forged[-4:]
+    assert (found != values).sum() == 1
+    for read in (
+        lambda: other.slab("x", 0, chunk),
+        lambda: stored_range(other, "x", 10, 12),
+        lambda: other.read(["x"]),
+        other.verify,
+        lambda: container.read_container(tmp_path / "forged.h5", ["test"]),
+    ):
+        with pytest.raises(StorageError, match="slab 0 of the array 'x' was changed: it does not match its digest"):
+            read()
+    with pytest.raises(StorageError, match="slab 0 of the array 'x' was changed since it was verified"):
+        other.slab("x", 0, chunk, known=b"0123")
 
 
 # ---- stores -------------------------------------------------------------------------------------------------------------------------------
