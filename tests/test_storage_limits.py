@@ -12,14 +12,20 @@ import pytest
 import ctmc
 from ctmc import registry
 from ctmc.errors import StorageError
-from ctmc.storage import coding, container, foreign, gate, hash_tree, inventory, manifest, sources
+from ctmc.model.memory import limited_memory
+from ctmc.model.state_space import Lattice
+from ctmc.model.streamed import made, streaming
+from ctmc.model.transitions import FloatTransitions
+from ctmc.storage import coding, container, foreign, gate, hash_tree, inventory, manifest, rerate, sources
 from ctmc.storage.checkpoints import _compare
 from ctmc.storage.checksum import pack
 from ctmc.storage.foreign import write_foreign
 from ctmc.storage.gate import opened
 from ctmc.storage.manifest import decode_manifest, encode_manifest
+from ctmc.storage.question import question_hash, question_of
 from ctmc.storage.ranges import stored_range
 from ctmc.storage.store import Store
+from ctmc.storage.streams import stream_of
 
 FORMAT = [
     (manifest, "MAX_MANIFEST_BYTES", 16_777_216),
@@ -176,3 +182,73 @@ def test_a_model_at_other_rates_was_built_just_now(tmp_path):
     assert [one.built for one in (first, second, again)] == [True, True, False]
     assert (dict(first.rates), dict(second.rates)) == ({}, {"births": [1.5]})
     assert second.path == again.path != first.path
+
+
+# ---- questions and variants -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "other", [None, "tolerance", "times", "initial", "reward", "moments", "discount", "target", "avoid", "solver"]
+)
+def test_every_part_of_a_question_makes_another(other):
+    """An answer to another question is never taken for one to this."""
+    chain = registry.build("birth_death", births=[1.0, 1.0, 1.0], deaths=[2.0, 2.0, 2.0])
+    chain = chain.with_reward("a", np.arange(4.0)).with_reward("b", np.ones(4))
+    changes = {
+        "tolerance": 1e-9, "times": [0.5, 2.0], "initial": (1,), "reward": "b", "moments": 2, "discount": 0.25,
+        "target": "customers == 2", "avoid": "customers == 1", "solver": "gmres",
+    }  # fmt: skip
+    one, two = {"tolerance": 1e-8}, {"tolerance": 1e-8}
+    two |= {other: changes[other]} if other not in (None, "solver") else {}
+    states = {"target": "customers == 3", "avoid": "customers == 0", "initial": (2,)}
+    asked = {
+        "transient": (ctmc.Transient, {"initial": (0,), "times": [0.5, 1.0]}),
+        "accumulated": (ctmc.AccumulatedReward, {"reward": "a", "times": [0.5, 1.0], "moments": 1, "initial": (0,)}),
+        "discounted": (ctmc.DiscountedReward, {"reward": "a", "discount": 0.5, "moments": 1, "initial": (0,)}),
+        "passage": (ctmc.FirstPassage, {**states, "moments": 1}),
+        "stationary": (ctmc.Stationary, {}),
+    }
+    seen = 0
+    for name, (kind, given) in asked.items():
+        if other in (None, "tolerance", "solver", *given):
+            solver = "gmres(restart=50)" if other == "solver" else "gmres"
+            questions = [
+                question_of(kind(chain, **given, **one), "gmres"),
+                question_of(kind(chain, **{**given, **two}), solver),
+            ]
+            assert (questions[0] == questions[1]) == (other is None), name
+            hashes = {question_hash(question) for question in questions}
+            assert len(hashes) == (1 if other is None else 2)
+            seen += 1
+    assert seen > 0
+    kinds = [question_of(kind(chain, **given), "gmres")["problem"] for kind, given in asked.values()]
+    assert len(set(kinds)) == len(asked)
+
+
+def test_a_variant_replaces_another_only_where_that_is_asked_for(tmp_path):
+    ctmc.save(tmp_path / "model.h5", registry.build("birth_death", births=[1.0], deaths=[2.0]))
+    first = rerate(tmp_path / "model.h5", tmp_path / "fast.h5", {"births": [3.0]})
+    with pytest.raises(StorageError, match=r"fast\.h5"):
+        rerate(tmp_path / "model.h5", tmp_path / "fast.h5", {"births": [4.0]})
+    assert ctmc.load(tmp_path / "fast.h5").content_hash == first.content_hash
+    second = rerate(tmp_path / "model.h5", tmp_path / "fast.h5", {"births": [4.0]}, overwrite=True)
+    assert ctmc.load(tmp_path / "fast.h5").content_hash == second.content_hash != first.content_hash
+
+
+def test_what_is_written_slab_by_slab_needs_room_for_vectors(tmp_path):
+    """A forecast, which looks at some slabs only, needs none."""
+
+    def rows(begin, end):
+        states = np.arange(begin, end)
+        return FloatTransitions(
+            np.arange(len(states) + 1), ((states - 1) % 20_000).astype(np.int32), np.ones(len(states))
+        )
+
+    with streaming():
+        ring = ctmc.Generator(Lattice((19_999,)), made(20_000, rows, slab_states=4096))
+    with limited_memory(16 * 20_000 - 1):
+        stream_of(ring, sample=[0, 2])
+        with pytest.raises(ctmc.ModelError, match="the model, stored slab by slab, "):
+            stream_of(ring)
+    with limited_memory(16 * 20_000):
+        stream_of(ring)
