@@ -222,6 +222,24 @@ def test_slabs_come_in_the_order_in_which_they_are_asked_for(form, short):
     assert on_ranks(3, lambda ranks: save_together(model, read, ranks)) == [begins] * 3
 
 
+def test_all_ranks_work_whatever_is_asked_for():
+    """Every other slab of a forecast is not the share of one rank."""
+    model, made = in_slabs("float rows"), [[], []]
+    rows = model.transitions
+
+    def work(ranks):
+        def stream(numbers):
+            for number in numbers:
+                made[ranks.rank].append(number)
+                yield from rows.stream([number])
+
+        mine = model._with_transitions(streamed.replace(rows, stream=stream))
+        return save_together(mine, lambda whole: len(list(whole.transitions.stream([0, 2, 4, 6]))), ranks)
+
+    assert on_ranks(2, work) == [4, 4]
+    assert made == [[0, 4], [2, 6]]
+
+
 @pytest.mark.parametrize("own", [[5, 0, 7, 1], [0, 9], [3, 3, 3]])
 def test_vectors_of_which_ranks_have_parts(own, monkeypatch, tmp_path):
     monkeypatch.setattr(relay, "PART", 3)
