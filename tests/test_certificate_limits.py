@@ -423,3 +423,19 @@ def test_more_than_500_parts_balance_to_the_tolerance(change, accepted, monkeypa
     assert (proof is None) == accepted
     assert len(given) == (0 if accepted else 1)  # what holds is looked at in the same way
     assert accepted or "512 parts" in proof.reason
+
+
+def test_classes_without_mass_are_not_looked_into():
+    """From state 0 the second pair of states is never reached: nothing may be divided by its mass."""
+    rates = np.zeros((5, 5))
+    rates[0, 1] = rates[1, 2] = rates[2, 1] = rates[3, 4] = rates[4, 3] = 1.0
+    pi = np.array([0.0, 0.5, 0.5, 0.0, 0.0])
+    proof = certify(Stationary(Generator.from_matrix(rates), 1e-12, (0,)), Outcome(pi))
+    assert (proof.status, proof.defect) == (Status.CONVERGED, 0.0)
+
+
+def test_one_recurrent_class_has_all_the_weight(monkeypatch):
+    """Wherever the chain begins, so that nothing is solved for."""
+    chain, pi = leading_in(20)
+    monkeypatch.setattr(Stationary, "class_weights", None)
+    assert certify(Stationary(chain, 1e-12, (20,)), Outcome(pi)).status is Status.CONVERGED
