@@ -441,8 +441,8 @@ def agreed(ranks: Ranks, wrong: Certificate | None) -> Certificate | None:
 def negative(vector: np.ndarray, defect: float, ranks: Ranks = ALONE) -> Certificate | None:
     """Return the verdict on a vector with an entry below 0, None where there is none."""
     wrong = None
-    least = int(np.argmin(vector)) if vector.size else 0
-    if vector.size and vector[least] < 0:
+    if vector.size and vector.min() < 0:
+        least = int(np.argmin(vector))
         on = f" of rank {ranks.rank}" if ranks.count > 1 else ""
         wrong = Certificate(
             defect, Status.INACCURATE, f"entry {least}{on} is {vector[least]:.3g}; allowed are numbers >= 0."

@@ -83,16 +83,18 @@ def test_what_is_no_vector_has_no_defect():
     assert wrong_vector(np.zeros((2, 3)), (2, 3)) is None
 
 
-def test_the_first_rank_that_finds_something_speaks():
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_first_rank_that_finds_something_speaks(count):
     def work(ranks):
         first = agreed(ranks, None if ranks.rank == 0 else certificate.verdict(0.0, float(ranks.rank)))
-        second = negative(np.array([0.5, -float(ranks.rank == 2)]), 0.25, ranks)
+        second = negative(np.array([0.5, -float(ranks.rank == count - 1)]), 0.25, ranks)
         third = negative(np.empty(0), 0.25, ranks)
-        fourth = wrong_distribution(np.full(2, 0.25), 0.25, ranks=ranks)
+        fourth = wrong_distribution(np.full(2, 0.25) + 0.125 * (count == 2), 0.25, ranks=ranks)
         return first.defect, second.reason, third, fourth.reason
 
-    found = on_ranks(3, work)
-    assert found == [(1.0, "entry 1 of rank 2 is -1; allowed are numbers >= 0.", None, found[0][3])] * 3
+    found = on_ranks(count, work)
+    words = f"entry 1 of rank {count - 1} is -1; allowed are numbers >= 0."
+    assert found == [(1.0, words, None, found[0][3])] * count
     assert "off 1 by 0.5" in found[0][3]
     assert agreed(ALONE, None) is None
 
@@ -274,11 +276,13 @@ def test_transient_states_and_weights_to_the_tolerance_and_rounding(tolerance):
     rates[1, 2] = rates[2, 1] = rates[3, 4] = rates[4, 3] = 1.0
     accepted = max(tolerance, certificate.MASS_TOLERANCE)
     problem = Stationary(Generator.from_matrix(rates), tolerance, Distribution(np.array([0]), np.array([1.0])))
-    for share_of_it, fine in ((0.0, True), (0.9, True), (1.5, False)):
+    for share_of_it, fine in ((0.0, True), (0.9, True), (1.0, True), (1.5, False)):
         part = share_of_it * accepted
         proof = certify(problem, Outcome(np.array([part, *np.full(4, (1 - part) / 4)])))
         assert (proof.status is Status.CONVERGED) == fine, part
         assert ("transient states have the probability" in proof.reason) == (not fine)
+        if share_of_it == 1.0:
+            continue  # only the sum above is exact
         moved = np.array([0.0, *np.full(2, 0.25 + part / 4), *np.full(2, 0.25 - part / 4)])
         proof = certify(problem, Outcome(moved))
         assert (proof.status is Status.CONVERGED) == fine, part
@@ -295,6 +299,7 @@ def test_shared_chains_have_the_same_verdicts():
         (pi * 1.1, Status.INACCURATE, "off 1 by 0.1"),
         (np.roll(pi, 1), Status.INACCURATE, "recomputed defect"),
         (np.append(pi[:-1] * (1 - 0.9e-6), 0.9e-6), Status.CONVERGED, "is within 1e-06"),
+        (np.append(pi[:-1] * (1 - 1e-6), 1e-6), Status.CONVERGED, "is within 1e-06"),
         (np.append(pi[:-1] * (1 - 1.5e-6), 1.5e-6), Status.INACCURATE, "transient states have the probability 1.5e-06"),
     ):
 

@@ -384,20 +384,25 @@ def test_starts_are_those_of_one_process():
         np.testing.assert_allclose(np.concatenate([found[k] for found in on_ranks(3, work)]), wanted, rtol=1e-15)
 
 
-@pytest.mark.parametrize(("length", "usable"), [(5, True), (4, False), (6, False)])
-def test_each_rank_takes_its_part_of_what_was_left(length, usable):
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize(("more", "usable"), [(0, True), (-1, False), (1, False)])
+def test_each_rank_takes_its_part_of_what_was_left(more, usable, count):
+    sizes = [2, 0, 3][3 - count :]
+    states, begins = sum(sizes), np.cumsum([0, *sizes]).tolist()
+
     class Left:
-        shape = (length,)
+        shape = (states + more,)
 
         def part(self, begin, end):
             return np.arange(begin, end) / 8
 
     def work(ranks):
-        own = [2, 0, 3][ranks.rank]
+        own = sizes[ranks.rank]
         trace = Trace(1e-12, interrupted=Run({"iterate": Left()}, history=LEFT), ranks=ranks)
         return trace.resumed(np.full(own, 9.0)), trace.iteration
 
-    found = on_ranks(3, work)
-    wanted = [[0.0, 0.125], [], [0.25, 0.375, 0.5]] if usable else [[9.0] * 2, [], [9.0] * 3]
-    assert [first.tolist() for first, _ in found] == wanted
-    assert [iteration for _, iteration in found] == [8 if usable else 0] * 3
+    found = on_ranks(count, work)
+    for rank, (first, iteration) in enumerate(found):
+        left = [state / 8 for state in range(begins[rank], begins[rank + 1])]
+        assert first.tolist() == (left if usable else [9.0] * sizes[rank])
+        assert iteration == (8 if usable else 0)
