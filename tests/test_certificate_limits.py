@@ -444,3 +444,14 @@ def test_one_recurrent_class_has_all_the_weight(monkeypatch):
     chain, pi = leading_in(20)
     monkeypatch.setattr(Stationary, "class_weights", None)
     assert certify(Stationary(chain, 1e-12, (20,)), Outcome(pi)).status is Status.CONVERGED
+
+
+@pytest.mark.parametrize("level", [0, 1, -1])
+def test_a_negative_entry_of_any_level_is_found(level):
+    model = fork_join([5, 2, 1], 1, 3, [1, 2, 8])
+    right = ctmc.solve(Stationary(model)).value
+    boundary = [vector.copy() for vector in right.boundary]
+    assert len(boundary) > 2
+    boundary[level][0] = -1e-30
+    proof = certify(Stationary(model, 0.5), Outcome(MatrixGeometric(boundary=tuple(boundary), r=right.r, g=None)))
+    assert (proof.status, proof.reason) == (Status.INACCURATE, "a probability is -1e-30; allowed are numbers >= 0.")
