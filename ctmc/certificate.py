@@ -91,7 +91,7 @@ def stationary(problem: Stationary, pi: Any) -> Certificate:
     wrong = wrong_distribution(pi, defect) or verdict(problem.tolerance, defect) or _wrong_weights(problem, pi, defect)
     if wrong:
         return wrong
-    if chain.classes.irreducible and chain.size > 1:
+    if chain.classes.irreducible:
         return _hidden(chain, pi, flow, problem.tolerance, defect) or _converged(problem.tolerance, defect)
     accepted = math.sqrt(problem.tolerance)
     if len(chain.classes.recurrent) == 1 and chain.size > _COMPARED and not exchange.parts(chain, pi, accepted).any():
@@ -220,8 +220,6 @@ def slow_exchange(
     else:
         whole, masses = exchange.between_parts(chain, pi, exchange.parts(chain, pi, accepted))
     count = len(masses)
-    if count == 1:
-        return None
     matters = np.minimum(masses, 1 - masses) > accepted
     if not matters.any():
         return None
@@ -313,7 +311,7 @@ def _slow_boundary(problem: Stationary, answer: MatrixGeometric, defect: float) 
     assert isinstance(queue, QBD)
     chain = queue.watched_boundary(answer.r @ queue.down)
     pi = np.concatenate(answer.boundary)
-    if chain.classes.irreducible and chain.size > 1:
+    if chain.classes.irreducible:
         pi /= pi.sum()
         wrong = _hidden(chain, pi, chain.forward(pi), problem.tolerance, defect)
         if wrong:

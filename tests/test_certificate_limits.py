@@ -455,3 +455,70 @@ def test_a_negative_entry_of_any_level_is_found(level):
     boundary[level][0] = -1e-30
     proof = certify(Stationary(model, 0.5), Outcome(MatrixGeometric(boundary=tuple(boundary), r=right.r, g=None)))
     assert (proof.status, proof.reason) == (Status.INACCURATE, "a probability is -1e-30; allowed are numbers >= 0.")
+
+
+def test_slow_exchange_between_two_phases_is_found():
+    """A queue in an environment that hardly ever changes: each of its two states may seem to have any probability."""
+    slow = 1e-14
+    model = QBD.from_blocks(np.diag([0.5, 1.0]), [[-2.5 - slow, slow], [slow, -4.0 - slow]], np.diag([2.0, 3.0]))
+    right = ctmc.solve(Stationary(model), "logarithmic_reduction").value
+    masses = np.array([2.0, 1.0]) * right.boundary[0]
+    wrong = MatrixGeometric(
+        boundary=(masses / MatrixGeometric(boundary=(masses,), r=right.r, g=None).mass,), r=right.r, g=None
+    )
+    proof = certify(Stationary(model), Outcome(wrong))
+    assert proof.defect < 1e-12
+    assert proof.status is Status.INACCURATE
+    assert "of their own flow" in proof.reason
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.25])
+def test_levels_of_two_chains_are_looked_at_one_by_one(weight, monkeypatch):
+    """Two queues in one model; where one has all the mass nothing is divided by that of the other."""
+    seen, hidden = [], certificate._hidden
+    monkeypatch.setattr(certificate, "_hidden", lambda *given: seen.append(given) or hidden(*given))
+
+    def blocks(k):
+        down = np.diag([float(k), 2.0 * k])
+        return (down if k else None), -down - np.eye(2), np.eye(2)
+
+    first, second = (np.cumprod([1.0, *(1.0 / (rate * k) for k in range(1, 30))]) for rate in (1, 2))
+    masses = np.column_stack([weight * first / first.sum(), (1 - weight) * second / second.sum()])
+    proof = certify(Stationary(LevelDependentQBD(blocks)), Outcome(LevelDistribution(tuple(masses))))
+    assert proof.status is Status.CONVERGED
+    assert len(seen) == (1 if weight == 1.0 else 2)
+    for chain, part, flow, *_ in seen:
+        assert part.sum() == pytest.approx(1.0, rel=1e-12)
+        np.testing.assert_allclose(flow, chain.forward(part), rtol=1e-9, atol=1e-15)
+
+
+def test_a_class_is_looked_at_as_a_chain_with_all_the_mass(monkeypatch):
+    """Two pairs of states with a quarter and a half of the mass, both a little off, and a state that is never left."""
+    seen, hidden = [], certificate._hidden
+    monkeypatch.setattr(certificate, "_hidden", lambda *given: seen.append(given) or hidden(*given))
+    rates = np.zeros((5, 5))
+    rates[0, 1], rates[1, 0], rates[2, 3], rates[3, 2] = 1.0, 2.0, 3.0, 1.0
+    pi = np.array([0.25 * (2 / 3 + 1e-4), 0.25 * (1 / 3 - 1e-4), 0.5 * (1 / 4 - 1e-4), 0.5 * (3 / 4 + 1e-4), 0.25])
+    assert certify(Stationary(Generator.from_matrix(rates), 1e-2), Outcome(pi)).status is Status.CONVERGED
+    assert [len(part) for _, part, *_ in seen] == [2, 2]
+    for chain, part, flow, tolerance, defect in seen:
+        assert part.sum() == pytest.approx(1.0, rel=1e-14)
+        np.testing.assert_allclose(flow, chain.forward(part), rtol=1e-9)
+        assert (tolerance, defect) == (1e-2, pytest.approx(defect))
+
+
+def test_levels_without_any_mass_have_no_defect_and_two_states_are_a_chain(monkeypatch):
+    def blocks(k):
+        return ([[1e6 * k]] if k else None), [[-1.0 - 1e6 * k]], [[1.0]]
+
+    problem = Stationary(LevelDependentQBD(blocks), 1e-3)
+    proof = certify(problem, Outcome(LevelDistribution((np.zeros(1), np.zeros(1)))))
+    assert (proof.defect, proof.status) == (0.0, Status.INACCURATE)
+    seen = []
+    monkeypatch.setattr(certificate, "_hidden", lambda chain, *given: seen.append(chain.size))
+    monkeypatch.setattr(LevelDistribution, "beyond", 0.0)  # so few levels tell nothing of how the masses fall
+    for levels in (1, 2):
+        pi = np.array([1.0, 1e-6])[:levels]
+        answer = LevelDistribution(tuple(np.array([mass]) for mass in pi / pi.sum()))
+        certify(Stationary(problem.model, 0.999), Outcome(answer))
+    assert seen == [2]  # one state alone is no chain
