@@ -522,3 +522,31 @@ def test_levels_without_any_mass_have_no_defect_and_two_states_are_a_chain(monke
         answer = LevelDistribution(tuple(np.array([mass]) for mass in pi / pi.sum()))
         certify(Stationary(problem.model, 0.999), Outcome(answer))
     assert seen == [2]  # one state alone is no chain
+
+
+@pytest.mark.parametrize(("factor", "accepted"), [(1.0, True), (JUST, False)])
+def test_what_is_unbalanced_in_parts_may_be_the_root_of_the_tolerance(factor, accepted):
+    chain, pi = two_rings(256)
+    flow = np.zeros(512)
+    flow[[1, 255]] = TOLERANCE * factor, -TOLERANCE * factor  # 2^-9 flows through each of these states
+    proof = slow_exchange(chain, pi, flow, TOLERANCE, 0.125)
+    assert (proof is None) == accepted
+
+
+def test_500_parts_are_compared_with_elimination_and_not_by_their_balance(monkeypatch):
+    chain, pi = two_rings()
+    masses, ring = np.full(500, 1 / 500), np.arange(500)
+    masses[[10, 20]] += 2.0**-20, -(2.0**-20)
+    whole = Generator.from_transitions(ring, np.roll(ring, -1), np.ones(500), Lattice((499,)))
+    monkeypatch.setattr(certificate.exchange, "between_parts", lambda *asked: (whole, masses))
+    assert slow_exchange(chain, pi, np.zeros(chain.size), TOLERANCE, 0.125) is None
+
+
+@pytest.mark.parametrize("tolerance", [1e-14, 1e-6])
+def test_checks_of_a_model_hold_to_the_tolerance_and_rounding(tolerance):
+    model = QBD.from_blocks([[1.0]], [[-3.0]], [[2.0]])
+    accepted = max(tolerance, 1e-12)
+    for deviation, status in ((accepted, Status.CONVERGED), (accepted * JUST, Status.INACCURATE)):
+        checked = model.replace(checks=lambda answer, deviation=deviation: {"it": deviation})
+        answer = MatrixGeometric(boundary=(np.array([0.5]),), r=np.array([[0.5]]), g=None)
+        assert certify(Stationary(checked, tolerance), Outcome(answer)).status is status

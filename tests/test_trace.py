@@ -122,7 +122,7 @@ def test_convergence_comes_before_the_monitor():
 # ---- stagnation -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("level", "patience"), [(1e-10, 1000), (1e-3, 10_000)])
+@pytest.mark.parametrize(("level", "patience"), [(1e-10, 1000), (0.99e-9, 1000), (1.01e-9, 10_000), (1e-3, 10_000)])
 def test_stagnation(level, patience):
     """Rounding is met soon; above it, probability may still be on its way through a long chain."""
     trace = Trace(1e-12)
@@ -180,7 +180,9 @@ def test_methods_that_stay_put_for_long_can_say_so():
 
 def test_default_start():
     default = np.array([0.5, 0.5])
-    assert Trace(1e-12).start(default) is default
+    trace = Trace(1e-12)
+    assert trace.start(default) is default
+    assert not trace.warm
 
 
 def test_warm_start_is_scaled_and_copied():
