@@ -431,8 +431,6 @@ def wrong_vector(value: Any, shape: tuple[int, ...]) -> Certificate | None:
 
 def agreed(ranks: Ranks, wrong: Certificate | None) -> Certificate | None:
     """Return the verdict of the first rank that has one."""
-    if ranks.count == 1:
-        return wrong
     return next((one for one in ranks.gathered(wrong) if one is not None), None)
 
 

@@ -550,3 +550,24 @@ def test_checks_of_a_model_hold_to_the_tolerance_and_rounding(tolerance):
         checked = model.replace(checks=lambda answer, deviation=deviation: {"it": deviation})
         answer = MatrixGeometric(boundary=(np.array([0.5]),), r=np.array([[0.5]]), g=None)
         assert certify(Stationary(checked, tolerance), Outcome(answer)).status is status
+
+
+@pytest.mark.parametrize(("factor", "accepted"), [(1.0, True), (JUST, False)])
+def test_matrix_geometric_answers_exactly_at_their_limits(factor, accepted, monkeypatch):
+    monkeypatch.setattr(certificate, "MASS_TOLERANCE", ROOT)
+    monkeypatch.setattr(certificate, "ROW_SUM_TOLERANCE", ROOT)
+    problem = Stationary(QBD.from_blocks([[1.0]], [[-3.0]], [[2.0]]), 0.5)
+    for off in (ROOT * factor, -ROOT * factor):
+        for boundary, g in ((0.5 + off / 2, None), (0.5, np.array([[1.0 + off]]))):
+            answer = MatrixGeometric(boundary=(np.array([boundary]),), r=np.array([[0.5]]), g=g)
+            assert (certify(problem, Outcome(answer)).status is Status.CONVERGED) == accepted
+
+
+def test_the_defect_of_a_queue_does_not_depend_on_the_unit_of_time():
+    found = []
+    for scale in (1.0, 2.0**-40, 2.0**40):
+        model = QBD.from_blocks([[scale]], [[-3 * scale]], [[2 * scale]])
+        answer = MatrixGeometric(boundary=(np.array([0.4]),), r=np.array([[0.6]]), g=None)
+        found.append(certify(Stationary(model), Outcome(answer)).defect)
+    assert found[0] > 0.01
+    assert found == [found[0]] * 3

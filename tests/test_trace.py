@@ -12,7 +12,7 @@ from ctmc.checkpoint import Keeper, Run
 from ctmc.errors import ModelError
 from ctmc.model.generator import ProductCounter
 from ctmc.solution import HISTORY, Status
-from ctmc.trace import Trace
+from ctmc.trace import Trace, checked_start
 
 MANY = 1_000_000
 
@@ -183,6 +183,11 @@ def test_default_start():
     trace = Trace(1e-12)
     assert trace.start(default) is default
     assert not trace.warm
+
+
+def test_a_start_is_checked_without_a_copy():
+    given = np.array([3.0, 1.0])
+    assert checked_start(given, 2) is given
 
 
 def test_warm_start_is_scaled_and_copied():
