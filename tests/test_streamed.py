@@ -455,3 +455,13 @@ def test_forecasts_come_true(form, tmp_path):
     assert found.model_bytes == pytest.approx(loaded.nbytes, rel=0.1)
     assert 0.4 < found.file_bytes / os.path.getsize(tmp_path / "model.h5") < 1.6
     assert found.solvers["power_iteration"][1] == 16 * loaded.size + 24 * loaded.size
+
+
+def test_slabs_are_decoded_by_the_thread_that_has_read_them(case, tmp_path, monkeypatch):
+    """A thread of the pool starts no threads."""
+    builder, parameters = case
+    asked, decode = [], stored.decode
+    monkeypatch.setattr(stored, "decode", lambda *given, **how: asked.append(how["parallel"]) or decode(*given, **how))
+    ctmc.save(tmp_path / "model.h5", builder(**parameters))
+    ctmc.open(tmp_path / "model.h5")
+    assert set(asked) == {False}
