@@ -92,7 +92,7 @@ def variants(node):
             if len(first) == 2 and not tested and not any(isinstance(one, ast.Starred) or wordy(one) for one in first):
                 yield changed(node, args=[*first[::-1], *node.args[2:]])
             for i, keyword in enumerate(node.keywords):
-                if keyword.arg is not None:
+                if keyword.arg not in (None, "strict"):
                     yield changed(node, keywords=node.keywords[:i] + node.keywords[i + 1 :])
         case ast.If() | ast.While() | ast.IfExp() if not isinstance(
             node.test, ast.Compare | ast.UnaryOp | ast.Constant
@@ -123,7 +123,7 @@ def left_alone(node):
             return True
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="_log")))):
             return True
-        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.keyword(arg="strict"):  # that of zip is an assertion
             return True
     return False
 
