@@ -11,13 +11,15 @@ import pytest
 
 import ctmc
 from ctmc import registry
+from ctmc.checkpoint import Progress, Run
 from ctmc.errors import StorageError
 from ctmc.model.memory import limited_memory
 from ctmc.model.state_space import Lattice
 from ctmc.model.streamed import made, streaming
 from ctmc.model.transitions import FloatTransitions
+from ctmc.solution import HISTORY
 from ctmc.storage import coding, container, foreign, gate, hash_tree, inventory, manifest, rerate, sources
-from ctmc.storage.checkpoints import _compare
+from ctmc.storage.checkpoints import _compare, load_checkpoint, save_checkpoint
 from ctmc.storage.checksum import pack
 from ctmc.storage.foreign import write_foreign
 from ctmc.storage.gate import opened
@@ -252,3 +254,25 @@ def test_what_is_written_slab_by_slab_needs_room_for_vectors(tmp_path):
             stream_of(ring)
     with limited_memory(16 * 20_000):
         stream_of(ring)
+
+
+@pytest.mark.parametrize("column", HISTORY.names)
+def test_a_history_without_one_of_its_columns_is_refused(tmp_path, column):
+    path = tmp_path / "x.h5"
+    run = Run({"iterate": np.ones(3)}, history=np.zeros(2, HISTORY))
+    save_checkpoint(path, {}, Progress((run,), 1.0, 2))
+    held = container.read_container(path, ["checkpoint"])
+    for change in ({}, {f"runs/0/history/{column}": np.zeros(3, held.arrays[f"runs/0/history/{column}"].dtype)}):
+        arrays = {name: array for name, array in held.arrays.items() if not name.endswith(f"/{column}")} | change
+        container.write_container(path, "checkpoint", held.manifest, arrays, overwrite=True)
+        with pytest.raises(StorageError, match="the history of its run 0 is not complete"):
+            load_checkpoint(path)
+
+
+def test_a_whole_chunk_of_noise_may_be_longer_than_its_elements(tmp_path, monkeypatch):
+    monkeypatch.setattr(gate, "SLAB_BYTES", 2**16)
+    noise = np.random.default_rng(461).integers(0, 256, 2**16).astype(np.uint8)
+    container.write_container(tmp_path / "x.h5", "test", {}, {"x": noise})
+    (chunk,) = container.open_container(tmp_path / "x.h5", ["test"]).chunks("x")
+    assert chunk.size > noise.size
+    np.testing.assert_array_equal(container.read_container(tmp_path / "x.h5", ["test"]).arrays["x"], noise)
