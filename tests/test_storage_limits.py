@@ -276,3 +276,15 @@ def test_a_whole_chunk_of_noise_may_be_longer_than_its_elements(tmp_path, monkey
     (chunk,) = container.open_container(tmp_path / "x.h5", ["test"]).chunks("x")
     assert chunk.size > noise.size
     np.testing.assert_array_equal(container.read_container(tmp_path / "x.h5", ["test"]).arrays["x"], noise)
+
+
+@pytest.mark.parametrize(("length", "fits"), [(256, True), (257, False)])
+def test_an_attribute_may_be_so_long_and_no_longer(tmp_path, length, fits):
+    told = {"g": {"text": "a" * length}}
+    if fits:
+        container.write_container(tmp_path / "x.h5", "test", {}, {"g/x": np.ones(2)}, group_attributes=told)
+        assert container.read_container(tmp_path / "x.h5", ["test"]).arrays["g/x"].tolist() == [1.0, 1.0]
+    else:
+        with pytest.raises(StorageError, match="attribute"):
+            container.write_container(tmp_path / "x.h5", "test", {}, {"g/x": np.ones(2)}, group_attributes=told)
+        assert list(tmp_path.iterdir()) == []
