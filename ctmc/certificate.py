@@ -92,7 +92,7 @@ def stationary(problem: Stationary, pi: Any) -> Certificate:
     wrong = wrong_distribution(pi, defect) or verdict(problem.tolerance, defect) or _wrong_weights(problem, pi, defect)
     if wrong:
         return wrong
-    if chain.classes.irreducible and chain.size > 1:
+    if chain.classes.irreducible:
         return _hidden(chain, pi, flow, problem.tolerance, defect) or _converged(problem.tolerance, defect)
     accepted = math.sqrt(problem.tolerance)
     if len(chain.classes.recurrent) == 1 and chain.size > MOST_STATES and not exchange.parts(chain, pi, accepted).any():
@@ -221,8 +221,6 @@ def slow_exchange(
     else:
         whole, masses = exchange.between_parts(chain, pi, exchange.parts(chain, pi, accepted))
     count = len(masses)
-    if count == 1:
-        return None
     matters = np.minimum(masses, 1 - masses) > accepted
     if not matters.any():
         return None
@@ -326,7 +324,7 @@ def _slow_boundary(problem: Stationary, answer: MatrixGeometric, defect: float) 
     assert isinstance(queue, QBD)
     chain = queue.watched_boundary(answer.r @ queue.down)
     pi = np.concatenate(answer.boundary)
-    if chain.classes.irreducible and chain.size > 1:
+    if chain.classes.irreducible:
         pi /= pi.sum()
         wrong = _hidden(chain, pi, chain.forward(pi), problem.tolerance, defect)
         if wrong:
@@ -446,16 +444,14 @@ def wrong_vector(value: Any, shape: tuple[int, ...]) -> Certificate | None:
 
 def agreed(ranks: Ranks, wrong: Certificate | None) -> Certificate | None:
     """Return the verdict of the first rank that has one."""
-    if ranks.count == 1:
-        return wrong
     return next((one for one in ranks.gathered(wrong) if one is not None), None)
 
 
 def negative(vector: np.ndarray, defect: float, ranks: Ranks = ALONE) -> Certificate | None:
     """Return the verdict on a vector with an entry below 0, None where there is none."""
     wrong = None
-    least = int(np.argmin(vector)) if vector.size else 0
-    if vector.size and vector[least] < 0:
+    if vector.size and vector.min() < 0:
+        least = int(np.argmin(vector))
         on = f" of rank {ranks.rank}" if ranks.count > 1 else ""
         wrong = Certificate(
             defect, Status.INACCURATE, f"entry {least}{on} is {vector[least]:.3g}; allowed are numbers >= 0."

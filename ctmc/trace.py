@@ -243,7 +243,7 @@ class Trace:
         stop = self.monitor is not None and bool(self.monitor(iteration, defect))
         late = self.time_limit is not None and self.elapsed > self.time_limit
         if self.ranks.count > 1:  # clocks and signals differ
-            stop, late = self.ranks.largest(np.array([stop, late], dtype=np.float64)) > 0
+            stop, late = self.ranks.largest(np.array([stop, late])) > 0
         if not math.isfinite(defect):
             self.status = Status.NOT_FINITE
         elif defect <= self.tolerance:

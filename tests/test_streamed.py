@@ -102,8 +102,15 @@ def test_an_opened_model_is_the_stored_one(case, tmp_path, keep):
     builder, parameters = case
     model = builder(**parameters)
     ctmc.save(tmp_path / "model.h5", model)
-    found = ctmc.open(tmp_path / "model.h5", keep=keep)
+    told = []
+    found = ctmc.open(tmp_path / "model.h5", keep=keep, progress=lambda *one: told.append(one))
+    assert [whole for _, whole in told] == [model.entries] * (len(found.transitions.begins) - 1)
+    assert sorted({done for done, _ in told}) == [done for done, _ in told]
+    assert told[-1][0] == model.entries
     assert found.representation == "stored rows"
+    arrays = read_container(tmp_path / "model.h5", ["generator"]).arrays
+    rows = sum(array.nbytes for name, array in arrays.items() if name.startswith("rates/"))
+    assert found.transitions.nbytes == min(keep, rows)  # what is held all the time
     assert found.recipe == model.recipe
     assert list(found.all_rewards) == list(model.all_rewards)
     check_like(found, model, np.random.default_rng(20261201))
@@ -169,6 +176,7 @@ def test_a_large_lattice_is_streamed_window_by_window(tmp_path):
     opened = ctmc.open(tmp_path / "slabs.h5")
     assert opened.representation == "stored rows"
     assert opened.entries == model.entries
+    assert ctmc.open(tmp_path / "slabs.h5", keep=10**6).transitions.nbytes == 10**6
     x = np.random.default_rng(20261202).random(model.size)
     for backward in (False, True):
         one, other = (chain.recurrence(x, backward=backward) for chain in (opened, model))
@@ -447,3 +455,13 @@ def test_forecasts_come_true(form, tmp_path):
     assert found.model_bytes == pytest.approx(loaded.nbytes, rel=0.1)
     assert 0.4 < found.file_bytes / os.path.getsize(tmp_path / "model.h5") < 1.6
     assert found.solvers["power_iteration"][1] == 16 * loaded.size + 24 * loaded.size
+
+
+def test_slabs_are_decoded_by_the_thread_that_has_read_them(case, tmp_path, monkeypatch):
+    """A thread of the pool starts no threads."""
+    builder, parameters = case
+    asked, decode = [], stored.decode
+    monkeypatch.setattr(stored, "decode", lambda *given, **how: asked.append(how["parallel"]) or decode(*given, **how))
+    ctmc.save(tmp_path / "model.h5", builder(**parameters))
+    ctmc.open(tmp_path / "model.h5")
+    assert set(asked) == {False}

@@ -6,12 +6,13 @@ import math
 
 import numpy as np
 import pytest
+from thread_ranks import on_ranks
 
 from ctmc.checkpoint import Keeper, Run
 from ctmc.errors import ModelError
 from ctmc.model.generator import ProductCounter
 from ctmc.solution import HISTORY, Status
-from ctmc.trace import Trace
+from ctmc.trace import Trace, checked_start
 
 MANY = 1_000_000
 
@@ -121,7 +122,9 @@ def test_convergence_comes_before_the_monitor():
 # ---- stagnation -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("level", "patience"), [(1e-10, 1000), (1e-3, 10_000)])
+@pytest.mark.parametrize(
+    ("level", "patience"), [(1e-10, 1000), (0.99e-9, 1000), (1e-9, 10_000), (1.01e-9, 10_000), (1e-3, 10_000)]
+)
 def test_stagnation(level, patience):
     """Rounding is met soon; above it, probability may still be on its way through a long chain."""
     trace = Trace(1e-12)
@@ -153,6 +156,20 @@ def test_a_rise_is_no_progress():
     assert trace.status is Status.STAGNATED
 
 
+def test_a_fall_by_exactly_a_thousandth_is_not_more_than_that():
+    first = 2.0**-34
+    assert first < 1e-9
+    assert feed(Trace(1e-12), [first, *[0.999 * first] * 3000]) == 1001
+    assert feed(Trace(1e-12), [first, *[0.998 * first] * 3000]) == 1002
+
+
+def test_answers_over_time_go_to_who_has_asked():
+    seen = []
+    Trace(1e-12, reached=lambda *given: seen.append(given)).reached(3, "y", "integral", 0.5)
+    assert seen == [(3, "y", "integral", 0.5)]
+    Trace(1e-12).reached(3, "y", "integral")  # nobody has
+
+
 def test_methods_that_stay_put_for_long_can_say_so():
     trace = Trace(1e-12)
     assert feed(trace, [1.0] * 30_000, stagnates=False) is None
@@ -165,7 +182,14 @@ def test_methods_that_stay_put_for_long_can_say_so():
 
 def test_default_start():
     default = np.array([0.5, 0.5])
-    assert Trace(1e-12).start(default) is default
+    trace = Trace(1e-12)
+    assert trace.start(default) is default
+    assert not trace.warm
+
+
+def test_a_start_is_checked_without_a_copy():
+    given = np.array([3.0, 1.0])
+    assert checked_start(given, 2) is given
 
 
 def test_warm_start_is_scaled_and_copied():
@@ -336,3 +360,59 @@ def test_a_monitor_that_asks_is_told_how_many_iterations_to_expect():
     trace.expect(10)
     assert monitor.last == 3 + 10
     Trace(1e-12).expect(10)  # nobody asks
+
+
+# ---- on several ranks -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("whose", ["monitor", "clock"])
+def test_all_ranks_stop_where_one_does(whose, count):
+    def work(ranks):
+        mine = ranks.rank == 1
+        monitor = (lambda iteration, defect: mine and iteration == 3) if whose == "monitor" else None
+        trace = Trace(1e-12, monitor=monitor, time_limit=1e-9 if mine and whose == "clock" else 1e6, ranks=ranks)
+        return feed(trace, [0.5] * 9), trace.status
+
+    wanted = (4, Status.STOPPED) if whose == "monitor" else (1, Status.TIME_LIMIT)
+    assert on_ranks(count, work) == [wanted] * count
+
+
+def test_starts_are_those_of_one_process():
+    """The user's, scaled over all ranks, and the default one on the states that may have probability."""
+    given, default = np.array([4.0, 0, 2, 2, 8]), np.array([0.2, 0.2, 0.1, 0.4, 0.1])
+    support = np.array([True, False, True, True, False])
+
+    def work(ranks):
+        own = slice(*([0, 2, 2, 5][ranks.rank : ranks.rank + 2]))
+        warm = Trace(1e-12, start=given[own], ranks=ranks)
+        first = warm.start(default[own])
+        assert warm.warm
+        return first, Trace(1e-12, support=support[own], ranks=ranks).start(default[own])
+
+    for k, wanted in enumerate(([0.25, 0, 0.125, 0.125, 0.5], [0.2 / 0.7, 0, 0.1 / 0.7, 0.4 / 0.7, 0])):
+        np.testing.assert_allclose(np.concatenate([found[k] for found in on_ranks(3, work)]), wanted, rtol=1e-15)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize(("more", "usable"), [(0, True), (-1, False), (1, False)])
+def test_each_rank_takes_its_part_of_what_was_left(more, usable, count):
+    sizes = [2, 0, 3][3 - count :]
+    states, begins = sum(sizes), np.cumsum([0, *sizes]).tolist()
+
+    class Left:
+        shape = (states + more,)
+
+        def part(self, begin, end):
+            return np.arange(begin, end) / 8
+
+    def work(ranks):
+        own = sizes[ranks.rank]
+        trace = Trace(1e-12, interrupted=Run({"iterate": Left()}, history=LEFT), ranks=ranks)
+        return trace.resumed(np.full(own, 9.0)), trace.iteration
+
+    found = on_ranks(count, work)
+    for rank, (first, iteration) in enumerate(found):
+        left = [state / 8 for state in range(begins[rank], begins[rank + 1])]
+        assert first.tolist() == (left if usable else [9.0] * sizes[rank])
+        assert iteration == (8 if usable else 0)

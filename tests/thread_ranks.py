@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
+import time
 from collections import defaultdict
-from queue import Queue
+from queue import Empty, Queue
 
 import numpy as np
 
@@ -39,6 +41,12 @@ class _Communicator:
     def Allgather(self, own, found):  # noqa: N802
         found[:] = np.array(self._world.exchange(self._rank, np.array(own))).reshape(found.shape)
 
+    def send(self, value, rank):
+        self._world.letters[self._rank, rank].put(pickle.dumps(value))
+
+    def recv(self, source):
+        return pickle.loads(self._world.letter(source, self._rank))
+
     def alltoall(self, values):
         return [row[self._rank] for row in self._world.exchange(self._rank, values)]
 
@@ -57,6 +65,7 @@ class _World:
     def __init__(self, count):
         self.count = count
         self.boxes = defaultdict(Queue)
+        self.letters = defaultdict(Queue)
         self._barrier = threading.Barrier(count)
         self._values = [None] * count
 
@@ -66,6 +75,17 @@ class _World:
         found = list(self._values)
         self._barrier.wait(timeout=60)
         return found
+
+    def letter(self, source, rank):
+        """Wait for what another rank sends, as long as all are well."""
+        for _ in range(6000):
+            try:
+                return self.letters[source, rank].get_nowait()
+            except Empty:
+                if self._barrier.broken:
+                    raise threading.BrokenBarrierError from None
+                time.sleep(0.01)
+        raise TimeoutError
 
     def abort(self):
         self._barrier.abort()
@@ -90,4 +110,7 @@ def on_ranks(count, work):
         thread.join()
     if errors:
         raise next((error for error in errors if not isinstance(error, threading.BrokenBarrierError)), errors[0])
+    assert not any(box.qsize() for box in (*world.boxes.values(), *world.letters.values())), (
+        "something was sent to nobody"
+    )
     return found

@@ -98,8 +98,7 @@ def _model_hash(model: Generator | QBD) -> str:
 
 def digest_of_states(model: Generator, chosen: np.ndarray) -> str:
     """Return a digest of some states, given as truth values, that does not depend on who has them; 64 hexadecimal digits."""
-    begin = getattr(model, "begin", 0)
-    words = (np.flatnonzero(chosen).astype(np.uint64) + np.uint64(begin + 1)) * np.uint64(0x9E3779B97F4A7C15)
+    words = (np.flatnonzero(chosen).astype(np.uint64) + np.uint64(model.begin + 1)) * np.uint64(0x9E3779B97F4A7C15)
     words ^= words >> np.uint64(29)
     with np.errstate(over="ignore"):
         words *= np.uint64(0xBF58476D1CE4E5B9)
@@ -159,7 +158,7 @@ def save_checkpoint(
 
     def write(stream: Stream | None) -> None:
         with contextlib.suppress(OSError):  # whatever is wrong, writing says it
-            Path(path).parent.mkdir(exist_ok=True)
+            Path(path).parent.mkdir()
         write_container(path, KIND, manifest, arrays, overwrite=True, stream=stream)
 
     if ranks.count == 1:

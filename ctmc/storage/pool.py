@@ -20,7 +20,7 @@ def worker_count() -> int:
     """Return the number of threads: what `ctmc.threads.limited_threads` allows, at most 8."""
     numba = sys.modules.get("numba")  # a limit cannot have been set before Numba was imported
     allowed = usable_threads() if numba is None else min(usable_threads(), numba.get_num_threads())
-    return max(1, min(allowed, MAX_THREADS))
+    return min(allowed, MAX_THREADS)
 
 
 def in_order(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Generator[_Result, None, None]:

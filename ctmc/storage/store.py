@@ -221,7 +221,7 @@ class Store:
         """Hold a lock of this store; see `ctmc.storage.locks.held`."""
         folder = self.folder / LOCKS
         with contextlib.suppress(OSError):
-            folder.mkdir(exist_ok=True)
+            folder.mkdir()
         if _not_writable(folder):  # the lock of another folder serves the processes of this host
             folder, name = cache_folder(), lock_name(folder / name)
         return held(folder, name, waiting=waiting, stopped=stopped, tidy=True)
