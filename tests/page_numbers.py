@@ -309,7 +309,7 @@ def _script(command: str) -> Iterator[str]:
     words = shlex.split(command)
     options = [word.partition("=")[0] for word in words if word.startswith("--")]
     try:
-        script = next((HOME / word for word in words if word.endswith((".py", ".md"))), None)
+        script = next((HOME / word for word in words if word.endswith((".py", ".md")) or word.startswith(".ci/")), None)
         text = script.read_text(encoding="utf-8") if script else output_of(f"ctmc {words[1]} --help")
     except (OSError, ValueError):
         text, options = "", [command]
