@@ -322,9 +322,6 @@ def test_refusal_is_checked(monkeypatch):
     assert "Compliant" in sentence
 
 
-# ---- a solver in a package of its own -------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Hasty:
     """Takes the time in the state itself for the whole passage time."""
