@@ -159,7 +159,7 @@ def test_start_is_used():
         (np.full(9, np.nan), "start[0] is nan"),
         (-np.ones(9), "start[0] is -1.0"),
         (np.zeros(9), "start sums to 0.0"),
-        ("nine", "not a vector of real numbers"),
+        ("nine", "start is 'nine'; allowed are 9 real numbers >= 0"),
     ],
 )
 def test_bad_starts_are_refused_whatever_the_solver(solver, start, words):
