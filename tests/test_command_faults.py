@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forked_commands import Commands, files_below, forked_commands, one_sentence
-from test_container import HOSTILE, PATHS
+from hostile_files import HOSTILE, PATHS
 from test_faults import stored_model
 
 import ctmc

@@ -1,70 +1,22 @@
-"""Tests of the tester: what a plug-in does wrong is found and named, and a good one passes."""
+"""Tests of the tester: what a solver does wrong is found and named, and a good one passes."""
 
 from __future__ import annotations
 
-import itertools
-import os
-import subprocess
-import sys
-import textwrap
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
+from contract_examples import COUNTER, Compliant, Forgetful, Iterative, Melting, Plugin, eliminated
 
-import ctmc
 from ctmc import contract, registry
-from ctmc.certificate import imbalance
-from ctmc.contract import Case, check_builder, check_solver, parametrize_with_checks, solver_checks
-from ctmc.errors import ModelError, UnknownNameError
-from ctmc.model.elimination import gth
+from ctmc.contract import Case, check_solver, solver_checks
+from ctmc.errors import ModelError
 from ctmc.model.generator import Generator
 from ctmc.problem import AccumulatedReward, DiscountedReward, FirstPassage, Stationary, Transient
 from ctmc.solution import Outcome, Status
 
-HOME = Path(ctmc.__file__).resolve().parents[1]
-
-
-class Plugin:
-    """What all the solvers below declare."""
-
-    solves: ClassVar = (Stationary,)
-    needs: ClassVar = Generator
-
-
-def eliminated(problem):
-    return gth(problem.model.to_scipy().toarray())
-
-
 # the repr of a class inside a function is not its name, so they stand here
-
-
-@dataclass(frozen=True, kw_only=True)
-class Compliant(Plugin):
-    """As small as can be."""
-
-    def run(self, problem, trace):
-        return Outcome(eliminated(problem))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Iterative(Plugin):
-    """As small as an iterative one can be.
-
-    max_iterations : int
-    """
-
-    max_iterations: int = 3_000
-
-    def run(self, problem, trace):
-        chain = problem.model
-        pi = trace.start(np.full(chain.size, 1 / chain.size))
-        while not trace.finished(imbalance(chain.forward(pi), pi, chain), limit=self.max_iterations):
-            pi += chain.forward(pi) / (1.1 * chain.uniformization_rate)
-            pi /= pi.sum()
-        return Outcome(pi, trace.status, trace.history)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,9 +76,6 @@ class Restless(Plugin):
         return Outcome(answer / answer.sum())
 
 
-COUNTER = itertools.count(1)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Deaf(Plugin):
     """Has a limit, and asks nobody.
@@ -182,19 +131,6 @@ class Greedy(Plugin):
         return Iterative().run(problem, trace)
 
 
-@dataclass(kw_only=True)
-class Melting(Plugin):
-    """Is not frozen.
-
-    option : int
-    """
-
-    option: int = 1
-
-    def run(self, problem, trace):
-        return Outcome(eliminated(problem))
-
-
 @dataclass(frozen=True)
 class Positional(Plugin):
     """Takes its option by position.
@@ -235,22 +171,6 @@ class Anonymous(Plugin):
 
     def __repr__(self):
         return "<a solver>"
-
-    def run(self, problem, trace):
-        return Outcome(eliminated(problem))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Forgetful(Plugin):
-    """Loses its option on the way.
-
-    option : int
-    """
-
-    option: int = 1
-
-    def __repr__(self):
-        return "Forgetful(option=2)"
 
     def run(self, problem, trace):
         return Outcome(eliminated(problem))
@@ -400,256 +320,6 @@ def test_refusal_is_checked(monkeypatch):
     monkeypatch.setattr(registry, "check_takes", lambda solver, problem: None)
     (sentence,) = contract.check_refusal(Compliant())
     assert "Compliant" in sentence
-
-
-# ---- the decorator ---------------------------------------------------------------------------------------------------------
-
-
-@parametrize_with_checks(Compliant, "gth")
-def test_decorated(check):
-    check()
-
-
-@parametrize_with_checks(Forgetful, Melting, expected_failures={"options": "known to be wrong"})
-def test_decorated_with_failures(check):
-    check()
-
-
-@parametrize_with_checks(Compliant, Forgetful, expected_failures={"forgetful-options": "only this one"})
-def test_decorated_with_a_failure_of_one_solver(check):
-    check()
-
-
-def parameters_of(*solvers, **options):
-    @parametrize_with_checks(*solvers, **options)
-    def decorated(check):
-        check()
-
-    return decorated.pytestmark[0].args[1]
-
-
-def test_decorator_gives_one_test_per_check():
-    found = parameters_of("gmres(restart=30)", Compliant, Iterative())
-    identities = [item.id for item in found]
-    assert len(set(identities)) == len(identities)
-    for title in ("gmres(restart=30)", "compliant", "iterative"):
-        assert f"{title}-options" in identities
-        assert f"{title}-refusal" in identities
-    assert repr(found[1].values[0].check.args[0]).startswith("Gmres(restart=30")
-
-
-def test_a_failing_check_raises_with_its_sentences():
-    (options,) = [item for item in parameters_of(Forgetful) if item.id == "forgetful-options"]
-    with pytest.raises(AssertionError, match="repr of Forgetful does not give it back"):
-        options.values[0]()
-
-
-@pytest.mark.parametrize("name", ["no such check", "gth-optoins", "lying-options"])
-def test_stale_reasons_are_errors(name):
-    with pytest.raises(UnknownNameError, match="There is no check"):
-        parametrize_with_checks("gth", expected_failures={name: "gone"})
-
-
-def test_expected_failures_are_strict():
-    (options,) = [
-        item for item in parameters_of("gth", expected_failures={"options": "because"}) if item.id == "gth-options"
-    ]
-    (mark,) = options.marks
-    assert (mark.name, mark.kwargs) == ("xfail", {"reason": "because", "strict": True})
-
-
-# ---- builders -----------------------------------------------------------------------------------------------------------------
-
-
-def coin(rate: float) -> Any:
-    """Two states.
-
-    Parameters
-    ----------
-    rate : float
-        Of both transitions.
-    """
-    return Generator.from_matrix([[0, rate], [rate, 0]])
-
-
-def undocumented(rate: float) -> Any:
-    """Two states."""
-    return coin(rate)
-
-
-def drifting(rate: float) -> Any:
-    """Another model each time.
-
-    Parameters
-    ----------
-    rate : float
-    """
-    return coin(rate + next(COUNTER))
-
-
-def nothing(rate: float) -> Any:
-    """No model at all.
-
-    Parameters
-    ----------
-    rate : float
-    """
-    return [rate]
-
-
-def refusing(rate: float) -> Any:
-    """Not this one.
-
-    Parameters
-    ----------
-    rate : float
-    """
-    raise ModelError("rate is too good to be true.")
-
-
-def swallowing(rate: float, **other: Any) -> Any:
-    """Takes anything.
-
-    Parameters
-    ----------
-    rate : float
-    other : float
-    """
-    return coin(rate)
-
-
-def reducible(rate: float) -> Any:
-    """Two absorbing states.
-
-    Parameters
-    ----------
-    rate : float
-    """
-    return Generator.from_matrix(np.zeros((2, 2)))
-
-
-def infinite(rate: float) -> Any:
-    """Measures that are no numbers.
-
-    Parameters
-    ----------
-    rate : float
-    """
-    return coin(rate).replace(measures=lambda solution: {"load": np.inf, "jobs": 1.0})
-
-
-@pytest.fixture
-def builder(monkeypatch):
-    """Register a function, as it is or decorated, under its own name."""
-
-    def register(function, decorated=True):
-        made = ctmc.builder(version=1)(function) if decorated else function
-        monkeypatch.setattr(registry, "builder", lambda name: made)
-        return function.__name__
-
-    return register
-
-
-def test_good_builders_pass(builder):
-    assert check_builder(builder(coin), {"rate": 1.0}) == []
-    assert check_builder(builder(reducible), {"rate": 1.0}) == []
-
-
-@pytest.mark.parametrize(
-    ("function", "decorated", "words"),
-    [
-        (
-            coin,
-            False,
-            ["the model of coin carries no recipe", "coin raises a TypeError for a parameter that does not exist"],
-        ),
-        (undocumented, True, ["parameter rate of undocumented is not in its docstring."]),
-        (drifting, True, ["drifting gives another model when it is called again."]),
-        (nothing, False, ["nothing returns a list; allowed is a Generator or a QBD."]),
-        (refusing, True, ["refusing raised ModelError: rate is too good to be true."]),
-        (
-            swallowing,
-            False,
-            ["swallowing takes a parameter that does not exist.", "the model of swallowing carries no recipe"],
-        ),
-        (infinite, True, ["measure load of infinite is not finite."]),
-    ],
-)
-def test_bad_builders_are_found_and_named(builder, function, decorated, words):
-    found = check_builder(builder(function, decorated), {"rate": 1.0})
-    for word in words:
-        assert any(word in sentence for sentence in found), found
-    assert len(found) == len(words)
-
-
-# ---- a solver in a package of its own -------------------------------------------------------------------------------------------
-
-
-THIRD_PARTY = '''
-"""A solver that nobody here has heard of."""
-from dataclasses import dataclass
-from typing import ClassVar
-
-import numpy as np
-import ctmc
-
-
-@dataclass(frozen=True, kw_only=True)
-class ThirdPartySolver:
-    """Inverts a matrix.
-
-    condition_limit : float
-        Largest condition number.
-    """
-
-    solves: ClassVar = (ctmc.Stationary,)
-    needs: ClassVar = ctmc.Generator
-    condition_limit: float = 1e14
-
-    def run(self, problem, trace):
-        matrix = problem.model.to_scipy().toarray()
-        matrix[:, 0] = 1.0
-        right = np.zeros(len(matrix))
-        right[0] = 1.0
-        pi = np.maximum(np.linalg.solve(matrix.T, right), 0)
-        return ctmc.Outcome(pi / pi.sum())
-'''
-
-
-def test_a_third_party_solver_is_found_used_and_tested_by_one_line(tmp_path):
-    site, work = tmp_path / "site", tmp_path / "work"
-    info = site / "elsewhere-2.0.dist-info"
-    info.mkdir(parents=True)
-    work.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 2.0\n")
-    (info / "entry_points.txt").write_text("[ctmc.solvers]\nthird_party_solver = elsewhere:ThirdPartySolver\n")
-    (site / "elsewhere.py").write_text(THIRD_PARTY)
-    (work / "test_elsewhere.py").write_text(
-        textwrap.dedent(
-            """
-            import ctmc
-            from ctmc.contract import parametrize_with_checks
-
-            def test_use():
-                queue = ctmc.build("birth_death", births=[1.0] * 4, deaths=[2.0] * 4)
-                solution = ctmc.solve(ctmc.Stationary(queue), "third_party_solver(condition_limit=1e12)")
-                assert solution.solver == "ThirdPartySolver(condition_limit=1000000000000.0)"
-                assert abs(solution.value[0] - 16 / 31) < 1e-14
-
-            @parametrize_with_checks("third_party_solver")
-            def test_contract(check):
-                check()
-            """
-        )
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(HOME)])}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "-rf", "."],
-        cwd=work, env=environment, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
-    passed = len([name for name, _ in solver_checks("gth")]) + 1
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{passed} passed" in done.stdout
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from container_examples import Countdown, leftovers
 from forgeries import DAMAGE, KINDS, contents, forge, gallery
-from test_container import HOSTILE, PATHS, Countdown, leftovers, watched
+from hostile_files import HOSTILE, PATHS, watched
 
 import ctmc
 from ctmc import storage
