@@ -256,7 +256,7 @@ def _few_notes(samples: Mapping[str, np.ndarray], proportions: Sequence[str]) ->
                 needed[name] = least
             elif (values == values[0]).all():
                 alike.append(name)
-    count = len(next(iter(samples.values())))
+    count = len(next(iter(samples.values()), ()))
     notes = []
     if needed:
         notes.append(
