@@ -67,7 +67,7 @@ AREAS: dict[str, tuple[Fault, ...]] = {
         _fault("a folder, pipe, device, socket, link to itself, empty or unreadable file in place of one", REFUSED, "container_paths::test_path_is_refused", "container_paths::test_unreadable_file", "cli_bad_input::test_what_is_no_model_file", f"{COMMANDS}[link to itself]"),
         _fault("names with new lines, escapes, markup, 255 bytes, no UTF-8", "they work, and are shown escaped", "container_paths::test_file_name_works_and_is_shown_escaped", "cli_bad_input::test_strange_file_names_work_and_are_shown_escaped"),
         _fault("variants whose parent is gone, another, or not below", REFUSED, "store_faults::test_a_variant_that_is_none_is_refused"),
-        _fault("a file that changes, or becomes shorter, while it is read", REFUSED, "storage_faults::test_a_file_that_becomes_shorter_while_it_is_read_is_noticed", "text_faults::test_a_file_that_changes_while_it_is_read", "petsc_format::test_a_file_that_changes_while_it_is_read", "container_reading::test_read_error_is_a_sentence"),
+        _fault("a file that changes, or becomes shorter, while it is read", REFUSED, "foreign_hdf5::test_a_file_that_becomes_shorter_while_it_is_read_is_noticed", "text_faults::test_a_file_that_changes_while_it_is_read", "petsc_format::test_a_file_that_changes_while_it_is_read", "container_reading::test_read_error_is_a_sentence"),
         _fault("a file of one kind where another is wanted, for each command", REFUSED, "command_faults::test_files_of_the_wrong_kind"),
     ),
     "Files of other programs": (

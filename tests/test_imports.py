@@ -324,3 +324,28 @@ def test_attributes_of_the_package():
         assert name in dir(ctmc)
     with pytest.raises(AttributeError, match="no attribute 'solv'"):
         ctmc.solv  # noqa: B018
+
+
+LONG = {
+    "ctmc/model/generator.py": "one class, half of it docstrings; what it does stands in the rooms that it imports",
+    "ctmc/model/qbd.py": "one class with its levels; the other half is what a model of it carries",
+    "ctmc/model/state_space.py": "one interface with its two kinds, read side by side",
+    "ctmc/solution.py": "one class, what an answer can be asked",
+    "tests/test_arguments.py": "one table",
+    "tests/test_certificate_limits.py": "one verdict after another, each just inside and just outside of its limit",
+    "tests/test_checkpoints.py": "one subject, with the child processes that it needs",
+    "tests/test_parallel.py": "one subject for three kinds of workers",
+    "tests/test_relay.py": "one conversation, and everything that goes through it",
+}
+"""Files of more than 500 lines, with the reason."""
+
+
+def test_no_file_is_long_without_a_reason():
+    folders = (*PACKAGES, "tests", "benchmarks", "docs", ".ci")
+    found = {
+        str(path.relative_to(HOME))
+        for folder in folders
+        for path in (HOME / folder).rglob("*.py")
+        if path.read_bytes().count(b"\n") > 500
+    }
+    assert found == LONG.keys()

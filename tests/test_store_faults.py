@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from test_storage_faults import refused
+from forged_models import refused
 
 import ctmc
 from ctmc import registry
