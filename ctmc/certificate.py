@@ -14,7 +14,7 @@ import numpy as np
 
 from ctmc.errors import ModelError
 from ctmc.model import exchange, products, shared_exchange
-from ctmc.model.banded import MOST_STATES, banded_stationary
+from ctmc.model.banded import banded_stationary, may_be_eliminated
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
 from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
@@ -95,7 +95,8 @@ def stationary(problem: Stationary, pi: Any) -> Certificate:
     if chain.classes.irreducible:
         return _hidden(chain, pi, flow, problem.tolerance, defect) or _converged(problem.tolerance, defect)
     accepted = math.sqrt(problem.tolerance)
-    if len(chain.classes.recurrent) == 1 and chain.size > MOST_STATES and not exchange.parts(chain, pi, accepted).any():
+    whole = chain.size > _COMPARED and not may_be_eliminated(chain)
+    if len(chain.classes.recurrent) == 1 and whole and not exchange.parts(chain, pi, accepted).any():
         return slow_states(chain, pi, flow, problem.tolerance, defect) or _converged(problem.tolerance, defect)
     for number in chain.classes.recurrent:
         members = chain.classes.members(number)

@@ -245,7 +245,7 @@ def test_what_matlab_does_not_hold(tmp_path):
 def test_what_a_qbd_loses_is_named(tmp_path):
     queue = ctmc.QBD.from_blocks([[1.0]], [[-3.0]], [[2.0]])
     assert matlab.write(tmp_path / "a.mat", queue) == ["The names and values of the phases are not carried."]
-    queue = queue.replace(rewards={"cost": lambda states: states[:, 0]}, notes=("a note",))
+    queue = queue.replace(rewards={"cost": ctmc.Reward(lambda states: states[:, 0])}, notes=("a note",))
     lost = matlab.write(tmp_path / "b.mat", queue)
     assert lost[1:] == ["Rewards are not carried: cost.", "Not carried: notes."]
     assert matlab.read(tmp_path / "b.mat").up.toarray().tolist() == [[1.0]]

@@ -344,7 +344,7 @@ def test_levels_are_added_where_servers_reach_the_last(monkeypatch):
         ({"preferences": [1]}, ModelError, "preferences is"),
         ({"weights": [1, 1, 1]}, ModelError, "weights is"),
         ({"selection": "tandm"}, UnknownNameError, "did you mean 'tandem'"),
-        ({"ties": "fast"}, UnknownNameError, "tie rule"),
+        ({"ties": "fast"}, UnknownNameError, "value of ties 'fast'"),
         ({"times": [2, 1]}, ModelError, "times is .*ascending"),
         ({"times": [-1]}, ModelError, "times is"),
         ({"initial": [1, 2, 3]}, ModelError, "initial has 3 numbers"),

@@ -153,7 +153,9 @@ def test_all_variants_agree(name, solver):
 
 def test_every_registered_solver_is_here():
     names = {registry.solver_name(getattr(solver, "values", (solver,))[0]) for solver in VARIANTS}
-    assert names >= set(registry.solvers_for(Stationary(MODELS["random"])))
+    found = registry.solvers_for(Stationary(MODELS["random"]))
+    # those of PETSc and SLEPc, where they are installed, have tests of their own
+    assert names >= {name for name in found if not name.startswith(("petsc_", "slepc_"))}
 
 
 # ---- gauss_seidel ------------------------------------------------------------------------------------------------------------------

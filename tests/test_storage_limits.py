@@ -18,7 +18,7 @@ from ctmc.model.state_space import Lattice
 from ctmc.model.streamed import made, streaming
 from ctmc.model.transitions import FloatTransitions
 from ctmc.solution import HISTORY
-from ctmc.storage import coding, container, foreign, gate, hash_tree, inventory, manifest, rerate, sources
+from ctmc.storage import coding, container, foreign, gate, hash_tree, inventory, manifest, rerate, sources, verified
 from ctmc.storage.checkpoints import _compare, load_checkpoint, save_checkpoint
 from ctmc.storage.checksum import pack
 from ctmc.storage.foreign import write_foreign
@@ -63,9 +63,9 @@ def test_a_stored_manifest_may_be_so_long_and_no_longer(tmp_path, monkeypatch):
     container.write_container(tmp_path / "x.h5", "test", {"x": "a" * 500}, {})
     with opened(tmp_path / "x.h5") as file:
         length = file.arrays()["manifest"].size
-    monkeypatch.setattr(container, "MAX_MANIFEST_BYTES", length)
+    monkeypatch.setattr(verified, "MAX_MANIFEST_BYTES", length)
     assert container.read_container(tmp_path / "x.h5", ["test"]).manifest == {"x": "a" * 500}
-    monkeypatch.setattr(container, "MAX_MANIFEST_BYTES", length - 1)
+    monkeypatch.setattr(verified, "MAX_MANIFEST_BYTES", length - 1)
     with pytest.raises(StorageError, match=f"its manifest has {length:,} bytes; allowed are {length - 1:,}"):
         container.read_container(tmp_path / "x.h5", ["test"])
 

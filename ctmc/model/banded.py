@@ -18,6 +18,13 @@ MOST_MULTIPLICATIONS = 1e8
 _LARGE = 1e200
 
 
+def may_be_eliminated(chain: Generator) -> bool:
+    """Return whether a chain is small enough, and in memory, to look for an elimination that is cheap."""
+    written_out = 64 * (chain.entries + chain.size)
+    streamed = isinstance(chain.transitions, StreamedTransitions)
+    return not streamed and chain.size <= MOST_STATES and written_out <= memory_limit()
+
+
 def banded_stationary(chain: Generator) -> np.ndarray | None:
     """Return the stationary distribution of an irreducible chain to full relative accuracy, or None where that is not cheap.
 
@@ -33,9 +40,8 @@ def banded_stationary(chain: Generator) -> np.ndarray | None:
     >>> bool(abs(pi[30] / 2.0**-31 - 1) < 1e-12)
     True
     """
-    n, room = chain.size, memory_limit()
-    written_out = 64 * (chain.entries + n)
-    if n > MOST_STATES or written_out > room or isinstance(chain.transitions, StreamedTransitions):
+    n = chain.size
+    if not may_be_eliminated(chain):
         return None
     matrix = chain.to_scipy().tocsr()
     order = reverse_cuthill_mckee(matrix, symmetric_mode=False)
@@ -44,7 +50,7 @@ def banded_stationary(chain: Generator) -> np.ndarray | None:
     entries = matrix.tocoo()
     begin, end = place[entries.row], place[entries.col]
     width = int(np.abs(begin - end).max(initial=0))
-    if n * float(width) ** 2 > MOST_MULTIPLICATIONS or 16 * n * (width + 1) > room:
+    if n * float(width) ** 2 > MOST_MULTIPLICATIONS or 16 * n * (width + 1) > memory_limit():
         return None
     band = np.zeros((n, 2 * width + 1))
     moved = begin != end

@@ -171,6 +171,8 @@ class _Steps:
     def _step(self, y: np.ndarray, span: float, tolerance: float) -> tuple[np.ndarray, np.ndarray, float]:
         """Return y after a step, its integral over the step, and the defect of both."""
         self._span = span
+        if not self._problem.norm(y) > 0:  # SLEPc takes no vector of zeros
+            return np.zeros_like(y), np.zeros_like(y), 0.0
         self._z.setArray(np.concatenate([y.ravel(), np.zeros(y.size)]))
         self._exponential.setTolerances(tolerance)
         self._exponential.solve(self._z, self._after)
