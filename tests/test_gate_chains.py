@@ -25,7 +25,7 @@ from ctmc.registry import make_solver
 from ctmc.solution import Outcome, Status
 from ctmc.strict import prove_intervals
 
-CHAINS = int(os.environ.get("CTMC_CHAINS", "200"))
+CHAINS = int(os.environ.get("CTMC_CHAINS", "120"))
 PARTS = 8
 pytestmark = pytest.mark.timeout(300 + CHAINS)
 
