@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from compared import comparison, run
 
 from ctmc.comparison.files import save_comparison
@@ -54,6 +55,7 @@ def test_stationary_solves_are_compared(tmp_path):
     assert (tmp_path / "stationary_scale.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_transient_answers_are_compared(tmp_path):
     arguments = ["--quick", "--repeats", "1", "--output", tmp_path]
     done = subprocess.run(

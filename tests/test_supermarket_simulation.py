@@ -70,6 +70,7 @@ def test_the_rules_are_told_apart():
     assert sorted(off.values())[2] > 4  # (shortest, fastest) is too near to 'fastest' to be told apart
 
 
+@pytest.mark.slow  # test_gate_intervals tries every kind of measure with fewer runs
 def test_intervals_cover_the_exact_mean_in_95_percent_of_1000_runs():
     """Jobs in the system at time 3, from empty: nothing is left to a warm-up or a truncation that matters."""
     chain = ctmc.build("supermarket", **COMMON, capacity=12)
