@@ -49,7 +49,7 @@ class Done(Exception):  # noqa: N818  # no error: the iterate is good enough
     """Stops a peer."""
 
 
-class Skipped(Exception):  # noqa: N818
+class Skipped(Exception):  # noqa: N818  # no error: the method is not for this model
     """Says why a method is not measured."""
 
 

@@ -18,11 +18,8 @@ SUPERMARKET = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Run the command line in an empty folder; gives (exit code, standard output, standard error)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
+def caught(capsys):
+    """Return what runs the command line and gives (exit code, standard output, standard error)."""
 
     def command(*arguments):
         code = main([str(argument) for argument in arguments])
@@ -30,6 +27,14 @@ def run(tmp_path, monkeypatch, capsys):
         return code, captured.out, captured.err
 
     return command
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Run the command line in an empty folder; gives (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    return caught(capsys)
 
 
 @pytest.fixture

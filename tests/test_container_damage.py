@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import container_examples
 import numpy as np
 import pytest
 from container_examples import KIND, MANIFEST, refusal, same, small_arrays
+from forgeries import DAMAGE
 
 from ctmc.errors import StorageError
 from ctmc.storage.container import read_container, write_container
@@ -16,41 +16,11 @@ from ctmc.storage.container import read_container, write_container
 small = container_examples.small
 pytestmark = pytest.mark.timeout(180)  # damaged files have made HDF5 loop
 
-MUTATIONS: dict[str, Callable[[np.random.Generator, bytearray], object]] = {}
-
-
-def mutation(function: Callable[[np.random.Generator, bytearray], object]) -> Callable[..., object]:
-    MUTATIONS[function.__name__] = function
-    return function
-
-
-@mutation
-def one_bit(generator: np.random.Generator, data: bytearray) -> None:
-    data[generator.integers(len(data))] ^= 1 << generator.integers(8)
-
-
-@mutation
-def some_bytes(generator: np.random.Generator, data: bytearray) -> None:
-    size = int(generator.integers(1, 9))
-    start = int(generator.integers(len(data) - size))
-    data[start : start + size] = generator.bytes(size)
-
-
-@mutation
-def zeroed_sector(generator: np.random.Generator, data: bytearray) -> None:
-    start = int(generator.integers(len(data)))
-    data[start : start + 512] = bytes(len(data[start : start + 512]))
-
-
-@mutation
-def truncation(generator: np.random.Generator, data: bytearray) -> None:
-    del data[int(generator.integers(len(data))) :]
-
 
 @pytest.mark.parametrize("part", range(4))
-@pytest.mark.parametrize("name", MUTATIONS)
+@pytest.mark.parametrize("name", DAMAGE)
 def test_damage_is_noticed(tmp_path: Path, name: str, part: int) -> None:
-    assert len(MUTATIONS) >= 4
+    assert len(DAMAGE) >= 4
     generator = np.random.default_rng([20261129, part])
     path = tmp_path / "file.h5"
     write_container(path, KIND, MANIFEST, small_arrays(part + 2), group_attributes={"rates": {"shape": (300, 300)}})
@@ -58,7 +28,7 @@ def test_damage_is_noticed(tmp_path: Path, name: str, part: int) -> None:
     refused = 0
     for _ in range(130):
         data = bytearray(original)
-        MUTATIONS[name](generator, data)
+        DAMAGE[name](generator, data)
         path.write_bytes(data)
         sentence = refusal(path)
         if sentence is None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import caught
 
 import ctmc
 from ctmc import storage
@@ -52,13 +53,7 @@ def run(folder, monkeypatch, capsys):
     """Run the command line; gives (exit code, standard output, standard error)."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "250")
-
-    def command(*arguments):
-        code = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return command
+    return caught(capsys)
 
 
 def solve(run, problem, *arguments, file="market.h5"):
