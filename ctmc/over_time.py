@@ -66,6 +66,7 @@ def _require_memory_for_values(problem: Any) -> None:
         require_memory("keeping the rewards of every initial state", 16 * n * numbers, states=n)
 
 
+@np.errstate(invalid="ignore")  # a bound that no method gives is infinite, and may meet a zero
 def _read(problem: Any, evolution: Evolution, witness: Witness) -> Answer:
     """Return what one equation gives: values (columns, .., times[, n]), NaN where the solver did not get."""
     reading, times = evolution.reading, evolution.times

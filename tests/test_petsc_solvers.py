@@ -283,3 +283,12 @@ def test_answers_on_ranks_are_those_of_other_methods(count):
         np.testing.assert_allclose(
             values, expected, rtol=accuracy, atol=accuracy, err_msg=f"{title}: {question} by {name}"
         )
+
+
+def test_a_reward_of_nothing_is_nothing_at_all_times():
+    """SLEPc's exponential takes no vector of zeros."""
+    queue = ctmc.build("birth_death", births=[1.0, 1.0], deaths=[2.0, 2.0]).with_reward("nothing", np.zeros(3))
+    problem = ctmc.AccumulatedReward(queue, "nothing", times=[0.5, 2.0], moments=2)
+    solution = ctmc.solve(problem, "slepc_exponential", check=False)
+    assert solution.value.tolist() == np.zeros_like(solution.value).tolist()
+    assert "error code" not in solution.reason
