@@ -18,6 +18,7 @@ from ctmc.model.banded import banded_stationary, may_be_eliminated
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
 from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
+from ctmc.model.level_elimination import distance, eliminated_levels
 from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.model.shared import SharedGenerator
 from ctmc.problem import Stationary
@@ -29,6 +30,7 @@ MASS_TOLERANCE = 1e-12
 ROW_SUM_TOLERANCE = 1e-12
 """Largest deviation of a row sum of G from 1."""
 _COMPARED = 500
+_EPSILON = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
@@ -280,7 +282,11 @@ def stationary_qbd(problem: Stationary, answer: Any) -> Certificate:
         return Certificate(
             math.nan, Status.INACCURATE, f"R has the entry {answer.r.min():.3g}; allowed are entries >= 0."
         )
-    if not answer.decay_rate < 1:
+    try:
+        repeating = answer.repeating_phases
+    except np.linalg.LinAlgError:
+        repeating = None
+    if repeating is None or not answer.decay_rate < 1:
         return Certificate(
             math.nan, Status.INACCURATE, f"the spectral radius of R is {answer.decay_rate:.12g}, not below 1."
         )
@@ -294,7 +300,6 @@ def stationary_qbd(problem: Stationary, answer: Any) -> Certificate:
             balance += vectors[k - 1] @ queue.boundary[k - 1].up
         imbalances += float(np.abs(balance).sum())
         flow -= float(vectors[k] @ level.local.diagonal())
-    repeating = answer.repeating_phases
     residual = np.abs(up.toarray() + r @ local + (r @ r) @ down)
     imbalances += float(np.abs(repeating) @ residual.sum(axis=1))
     flow -= float((repeating - answer.boundary[-1]) @ local.diagonal())
@@ -316,20 +321,50 @@ def stationary_qbd(problem: Stationary, answer: Any) -> Certificate:
                 f"row sums of G are off 1 by {off:.2g} and its least entry is {answer.g.min():.2g}; a small residual "
                 "proves nothing about G.",
             )
-    return verdict(problem.tolerance, defect) or _slow_boundary(problem, answer, defect)
+    return verdict(problem.tolerance, defect) or _hidden_levels(problem, answer, defect)
 
 
-def _slow_boundary(problem: Stationary, answer: MatrixGeometric, defect: float) -> Certificate:
-    """Look for slow exchange on the boundary levels: watched there only, the QBD is a finite chain."""
+def _hidden_levels(problem: Stationary, answer: MatrixGeometric, defect: float) -> Certificate:
+    """Compare with elimination where it is cheap; else with the flow between levels, and look for slow exchange on the boundary.
+
+    Where levels hardly drift, a small defect says little about the decay rate: the equation of R has two roots near 1, and
+    rounding in R over their distance is an error of any answer.  As much flows up as down between levels; what is unbalanced
+    there, over 1 minus the decay rate, is about the error of the mean level.  Watched on its boundary levels only, a QBD is
+    a finite chain.
+    """
     queue = problem.model
     assert isinstance(queue, QBD)
-    chain = queue.watched_boundary(answer.r @ queue.down)
-    pi = np.concatenate(answer.boundary)
-    if chain.classes.irreducible:
-        pi /= pi.sum()
-        wrong = _hidden(chain, pi, chain.forward(pi), problem.tolerance, defect)
-        if wrong:
-            return wrong
+    exact = eliminated_levels(queue)
+    if exact is not None:
+        off = distance(exact, answer) + queue.phase_count * _EPSILON / max(1 - exact.decay_rate, _EPSILON)
+        if answer.g is not None and exact.g is not None:
+            off = max(off, float(np.abs(answer.g - exact.g).max()))
+        if not off <= math.sqrt(problem.tolerance):
+            return Certificate(
+                defect,
+                Status.INACCURATE,
+                f"elimination of the levels gives another answer (off by {off:.2g}) although the defect is {defect:.2g}: levels "
+                "or phases are left slowly.",
+            )
+    else:
+        above = answer.repeating_phases
+        rises = float(above @ queue.up.sum(axis=1))
+        falls = float(above @ (answer.r @ queue.down.sum(axis=1)))
+        off = abs(rises - falls) / (1 - answer.decay_rate)
+        if not off <= math.sqrt(problem.tolerance) * rises:
+            return Certificate(
+                defect,
+                Status.INACCURATE,
+                f"the flow up and the flow down between levels do not balance (off by {off / rises:.2g}, relative to how fast the "
+                f"levels fall off) although the defect is {defect:.2g}: levels hardly drift.",
+            )
+        chain = queue.watched_boundary(answer.r @ queue.down)
+        pi = np.concatenate(answer.boundary)
+        if chain.classes.irreducible:
+            pi /= pi.sum()
+            wrong = _hidden(chain, pi, chain.forward(pi), problem.tolerance, defect)
+            if wrong:
+                return wrong
     return Certificate(
         defect, Status.CONVERGED, f"the defect {defect:.2g} over all levels is within {problem.tolerance:g}."
     )

@@ -95,6 +95,7 @@ MODEL = (
         "lumpability",
         "period",
         "decay",
+        "level_elimination",
         "structure",
         "traits",
         "stopped",

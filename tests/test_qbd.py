@@ -7,6 +7,7 @@ from scipy.sparse import coo_array, csr_array
 import ctmc
 from builders.fork_join import fork_join
 from ctmc.certificate import stationary_qbd
+from ctmc.model import level_elimination
 from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.solution import Status
 
@@ -319,7 +320,12 @@ def weakly_coupled() -> QBD:
     return QBD.from_blocks([[0.5]], [[-2.5]], [[2.0]], boundary)
 
 
-def test_slow_exchange_on_the_boundary_is_found():
+@pytest.mark.parametrize(
+    ("phases", "told"), [(200, "elimination of the levels gives another answer"), (0, "parts of the chain")]
+)
+def test_slow_exchange_on_the_boundary_is_found(phases, told, monkeypatch):
+    """By elimination where it is cheap, and without."""
+    monkeypatch.setattr(level_elimination, "MOST_PHASES", phases)
     problem = ctmc.Stationary(weakly_coupled())
     right = solved(problem.model)
     first, top = right.value.boundary
@@ -330,7 +336,30 @@ def test_slow_exchange_on_the_boundary_is_found():
     proof = stationary_qbd(problem, wrong)
     assert proof.defect < 1e-12
     assert proof.status is Status.INACCURATE
-    assert "parts of the chain" in proof.reason
+    assert told in proof.reason
+
+
+@pytest.mark.parametrize(
+    ("phases", "told"), [(200, "elimination of the levels gives another answer"), (0, "do not balance")]
+)
+def test_a_wrong_decay_rate_near_one_is_found(phases, told, monkeypatch):
+    """rho = 1 - 1e-6 taken for 1 - 1e-5: the mean level is a tenth of the right one, at a defect of (1 - r)(r - rho)."""
+    monkeypatch.setattr(level_elimination, "MOST_PHASES", phases)
+    rho, r = 1 - 1e-6, 1 - 1e-5
+    problem = ctmc.Stationary(QBD.from_blocks([[rho]], [[-1 - rho]], [[1.0]]), 1e-10)
+    proof = stationary_qbd(problem, MatrixGeometric((np.array([1 - r]),), np.array([[r]])))
+    assert proof.defect == pytest.approx(9e-11, rel=1e-4)
+    assert proof.status is Status.INACCURATE
+    assert told in proof.reason
+    right = MatrixGeometric((np.array([1 - rho]),), np.array([[rho]]))
+    assert stationary_qbd(problem, right).status is Status.CONVERGED
+
+
+def test_a_decay_rate_of_one_to_rounding_is_not_certified():
+    """What is lost over 1 minus the decay rate is more than the tolerance leaves."""
+    queue = QBD.from_blocks([[1 - 1e-12]], [[-2 + 1e-12]], [[1.0]])
+    solution = ctmc.solve(ctmc.Stationary(queue), check=False)
+    assert solution.status is Status.INACCURATE
 
 
 def test_slow_exchange_is_not_hidden_by_a_careless_boundary_solver():

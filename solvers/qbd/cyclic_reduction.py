@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ctmc.model.m_matrix import drop_negligible, inverse
+from ctmc.model.level_elimination import BEYOND, halve
 from ctmc.model.qbd import QBD
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome
@@ -16,7 +16,6 @@ from solvers._options import check_choice, check_count
 from solvers.qbd._matrix_analytic import Blocks, begin, boundary_method, conclude, dense, improved
 from solvers.qbd._reversible import halve_reversible, phase_weights
 
-_BEYOND = 1e-18
 _SHIFTED = 1e-15
 _WORKING_MATRICES = 14
 
@@ -95,43 +94,21 @@ class CyclicReduction:
         blocks = begin("cyclic_reduction", queue, _WORKING_MATRICES)
         weights = phase_weights(queue) if self.shift == "auto" else None
         if weights is not None:
-            trace.tolerance = min(trace.tolerance, _BEYOND)
+            trace.tolerance = min(trace.tolerance, BEYOND)
             g, r = halve_reversible(blocks, weights, trace, self.max_iterations)
         elif self.shift == "never":
-            trace.tolerance = min(trace.tolerance, _BEYOND)
-            g, r = halve(blocks, trace, self.max_iterations)
+            trace.tolerance = min(trace.tolerance, BEYOND)
+            g, visits = halve(
+                dense(blocks.up),
+                dense(blocks.down),
+                blocks.stay,
+                lambda climbed: trace.finished(climbed, limit=self.max_iterations),
+            )
+            r = np.asarray(blocks.up @ visits)
         else:
             trace.tolerance = min(trace.tolerance, _SHIFTED)
             g, r = halve_shifted(blocks, queue.local.toarray(), trace, self.max_iterations)
         return conclude(self, problem, trace, g, r)
-
-
-def halve(blocks: Blocks, trace: Trace, limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return G and R by cyclic reduction without a subtraction.
-
-    Row sums of -local are those of up + down in every iteration, and row sums of -home those of up and the first down.
-    """
-    up, down = dense(blocks.up), dense(blocks.down)
-    first, leave = down, blocks.leave_down
-    stay, home = blocks.stay, blocks.stay.copy()
-    scale = float(leave.max())
-    rises = up.sum(axis=1)
-    while not trace.finished(float(rises.max()) / scale, limit=limit):
-        away = inverse(stay, rises + down.sum(axis=1))
-        from_up, from_down = away @ up, away @ down
-        around = up @ from_down
-        home += around
-        rises = up @ from_up.sum(axis=1)
-        if float(rises.max()) <= trace.tolerance * scale:
-            continue  # the last iteration: only home is needed
-        stay = stay + around
-        stay += down @ from_up
-        up, down = up @ from_up, down @ from_down
-        for matrix in (up, down):
-            drop_negligible(matrix, scale)
-        rises = up.sum(axis=1)
-    visits = inverse(home, leave)  # steps that are left upwards for good have no weight any more
-    return visits @ first, np.asarray(blocks.up @ visits)
 
 
 def halve_shifted(blocks: Blocks, local: np.ndarray, trace: Trace, limit: int) -> tuple[np.ndarray, np.ndarray]:

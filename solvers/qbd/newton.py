@@ -106,11 +106,12 @@ def rise(blocks: Blocks, trace: Trace, limit: int) -> np.ndarray:
 
 def _smith(total: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return the sum over j of left^j total right^j."""
-    for _ in range(_MOST_DOUBLINGS):
-        more = left @ total @ right
-        total = total + more
-        if float(np.abs(more).max()) <= 1e-17 * float(np.abs(total).max()):
-            break
-        left, right = left @ left, right @ right
-        drop_negligible(left)
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found by the stopping rule
+        for _ in range(_MOST_DOUBLINGS):
+            more = left @ total @ right
+            total = total + more
+            if float(np.abs(more).max()) <= 1e-17 * float(np.abs(total).max()):
+                break
+            left, right = left @ left, right @ right
+            drop_negligible(left)
     return total
