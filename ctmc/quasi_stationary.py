@@ -11,6 +11,7 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigs
 
 from ctmc.equation import Equation
 from ctmc.errors import ModelError, SolveError
+from ctmc.interval import EPSILON
 from ctmc.model.communication import reachable_within
 from ctmc.model.generator import Generator
 from ctmc.model.stopped import one_class
@@ -106,13 +107,10 @@ def quasi_stationary(
         nu[inside], bounds = _inverse_iteration(Equation(model, np.ones(model.size), inside=inside))
     else:
         nu = _arnoldi(model, inside, np.where(inside, into, 0.0))
-        bounds = (0.0, float(model.exit_rates[inside].min()))
+        bounds = _enclosed(model, nu, inside)
     flow = model.forward(nu)[inside]
     rate = float(nu[inside] @ into[inside])
     residual = float(np.abs(flow + rate * nu[inside]).sum() / (nu @ model.exit_rates))
-    if np.count_nonzero(inside) > SMALL and (nu[inside] > 0).all():
-        ratios = -flow / nu[inside]
-        bounds = max(bounds[0], float(ratios.min())), min(bounds[1], float(ratios.max()))
     if not residual <= tolerance:
         reason = f"the residual {residual:.2g} of the quasi-stationary distribution is not within {tolerance:g}."
         failed = Solution(
@@ -121,6 +119,22 @@ def quasi_stationary(
         raise SolveError(reason, failed)
     nu.flags.writeable = False
     return QuasiStationary(nu, rate, bounds, residual)
+
+
+def _enclosed(model: Generator, nu: np.ndarray, inside: np.ndarray) -> tuple[float, float]:
+    """Return the least and largest (-nu Q)_i / nu_i, with all rounding of the product and of the stored exit rates added.
+
+    Above lies the least exit rate, too: no state is left more slowly than all of them together.
+    """
+    exits = model.exit_rates[inside]
+    into, out = (most[inside] + 4 for most in (model.most_transitions_in(), model.most_transitions_out()))
+    off = np.abs(model.backward(np.ones(model.size)))[inside] + 2 * EPSILON * out * exits
+    least = float((exits + off).min())
+    if not (nu[inside] > 0).all():
+        return 0.0, least
+    ratios = -model.forward(nu)[inside] / nu[inside]
+    rounding = 1.01 * EPSILON * into * (np.abs(ratios) + 2 * exits) + off
+    return max(0.0, float((ratios - rounding).min())), min(least, float((ratios + rounding).max()))
 
 
 def _inverse_iteration(equation: Equation) -> tuple[np.ndarray, tuple[float, float]]:

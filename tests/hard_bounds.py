@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from decimal import Decimal
+from importlib import import_module
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import exact_chains as exact
 import numpy as np
@@ -13,6 +15,7 @@ from ctmc.registry import make_solver
 from ctmc.solution import Outcome
 from ctmc.strict import prove_intervals
 
+quasi_stationary = import_module("ctmc.quasi_stationary")
 KNOWN = 1e-50
 """To so much the truth is known, where a bound may be 0."""
 OVER_TIME = ("adaptive_uniformization", "chebyshev", "krylov_exponential", "rational", "uniformization")
@@ -136,6 +139,32 @@ def passage(model, q, rng):
         yield "its variance", float(found.variance_bounds), _largest(found.variances[inside], second - first * first)
 
 
+def leaving(model, q, rng):
+    """The decay rate outside a target, by both methods: whether the proven bounds enclose it, told by the signs of pivots.
+
+    A is -Q outside the target.  A - x I without exchanges has positive pivots only just where x is below the decay rate.
+    """
+    target = int(rng.integers(model.size))
+    inside = np.delete(np.arange(model.size), target)
+
+    def below(x):
+        part = -q[np.ix_(inside, inside)] - np.diag([Decimal(x)] * len(inside))
+        for k in range(len(part)):
+            if not part[k, k] > 0:
+                return False
+            part[k + 1 :] = part[k + 1 :] - np.outer(part[k + 1 :, k] / part[k, k], part[k])
+        return True
+
+    for small in (3000, 0) if model.size > 3 else (3000,):
+        with patch.object(quasi_stationary, "SMALL", small):
+            try:
+                low, high = ctmc.quasi_stationary(model, lambda states: states[:, 0] == target).decay_bounds
+            except (ctmc.ModelError, ctmc.SolveError):  # not one class, or nothing is claimed
+                continue
+        holds = (low == 0 or below(low)) and not below(high)
+        yield f"decay rate outside a target{', Arnoldi' if not small else ''}", 1.0, 0.0 if holds else 2.0
+
+
 def reached(model, q, recurrent, rng):
     """The probability to end in a class of a chain with several."""
     n = model.size
@@ -187,5 +216,6 @@ def bounds(hard, pi, recurrent, transient, rng):
             yield from discounted(model, q, rng)
             if len(recurrent) == 1 and not len(transient) and hard.size > 1:
                 yield from passage(model, q, rng)
+                yield from leaving(model, q, rng)
             if len(recurrent) > 1:
                 yield from reached(model, q, recurrent, rng)
