@@ -152,7 +152,7 @@ def sentences(err):
     return [line for line in err.splitlines() if line.startswith("ctmc: ")]
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_what_is_built_is_the_same(tmp_path, model, ranks):
     done = run(ranks, "build", *MODEL, "-o", tmp_path / "model.h5", "--json")
     assert done.code == 0, done.err
@@ -160,7 +160,7 @@ def test_what_is_built_is_the_same(tmp_path, model, ranks):
     assert ctmc.verify(tmp_path / "model.h5").problem == ""
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_what_is_solved_is_the_same(model, ranks):
     done = run(
         ranks, "solve", model, "--solver", "petsc_krylov", "--json", "--reward", "losses", "--probability", "jobs >= 10"
