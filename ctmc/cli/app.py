@@ -153,6 +153,8 @@ def run(arguments: Sequence[str]) -> int:
     output = Output(json="--json" in own, debug="--debug" in own)
     if os.environ.get("_CTMC_COMPLETE"):
         with contextlib.suppress(Exception):  # no traceback into the user's prompt
+            if os.environ["_CTMC_COMPLETE"] == "bash_complete":
+                _join_words()
             cli.main(list(arguments), prog_name="ctmc", standalone_mode=False, obj=output)
         return 1
     _prepare_streams()
@@ -175,6 +177,19 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         write_nowhere(sys.stdout)
         return output.problem("StorageError", f"Standard output cannot be written: {_reason(error)}.", 2, error)
+
+
+def _join_words() -> None:
+    """Take out the = that bash makes a word of its own; click looks for the option right before what is completed."""
+    words = os.environ.get("COMP_WORDS", "").split("\n")
+    at = int(os.environ.get("COMP_CWORD", "0"))
+    if at < len(words) and "=" in words[1 : at + 1]:
+        if words[at] == "=":
+            words.insert(at + 1, "")
+            at += 1
+        kept = [k for k, word in enumerate(words) if word != "=" or k > at]
+        os.environ["COMP_WORDS"] = "\n".join(words[k] for k in kept)
+        os.environ["COMP_CWORD"] = str(kept.index(at))
 
 
 def _say_nothing_more() -> None:

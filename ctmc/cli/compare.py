@@ -15,6 +15,7 @@ from ctmc.cli.options import (
     memory_option,
     names_starting,
     solver_names,
+    study_names,
     threads_option,
 )
 from ctmc.cli.output import Output
@@ -302,8 +303,9 @@ command = Command(
     csv=True,
     callback=_compare,
     params=[
-        click.Argument(["files"], nargs=-1, required=True, type=file_type(), metavar="FILES..."),
-        click.Option(["--solvers"], metavar="NAMES", shell_complete=names_starting(solver_names),
+        click.Argument(["files"], nargs=-1, required=True, type=file_type(), metavar="FILES...",
+                       shell_complete=names_starting(study_names, files=True)),
+        click.Option(["--solvers"], metavar="NAMES", shell_complete=names_starting(lambda: ["auto", *solver_names()], listed=True),
                      help="Names separated by commas, with options or ranges of them: 'gth,gmres(restart=20..100)'; default all."),
         click.Option(["--tolerances"], metavar="LIST", help="Such as 1e-8,1e-12; default that of the problem."),
         click.Option(["--levels"], metavar="LIST", help="Also cut each QBD at these numbers of levels: 50,100."),
