@@ -55,7 +55,9 @@ def complete(monkeypatch, capsys):
     return answer
 
 
-@pytest.mark.parametrize("command", ["solve", "verify", "info", "run", "compare", "simulate", "report", "plot", "convert"])
+@pytest.mark.parametrize(
+    "command", ["solve", "verify", "info", "run", "compare", "simulate", "report", "plot", "convert"]
+)
 def test_files_are_completed_where_no_name_fits(command, complete):
     assert complete(f"ctmc {command} no_such_na") == [("file", "no_such_na")]
 

@@ -80,6 +80,17 @@ class Command(click.Command):
         super().__init__(*arguments, **known)
         self.params = [*self.params, *common_options(csv=csv)]
 
+    def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
+        """Read the arguments; a second value for an option would silently take the place of the first."""
+        if not context.resilient_parsing:
+            _, _, order = self.make_parser(context).parse_args(args=list(arguments))
+            for option in {id(option): option for option in order if order.count(option) > 1}.values():
+                if isinstance(option, click.Option) and not (option.multiple or option.is_flag or option.count):
+                    raise click.UsageError(
+                        f"{max(option.opts, key=len)} is given more than once; allowed is once.", context
+                    )
+        return super().parse_args(context, arguments)
+
 
 class Commands(click.Group):
     """The group `ctmc`: its commands are imported when they run."""

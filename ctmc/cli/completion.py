@@ -14,10 +14,28 @@ _USE = {
     "fish": "ctmc completion fish | source     # in ~/.config/fish/config.fish",
 }
 
-_COMPINIT = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i; }"
-"""A zsh without a .zshrc has no completion of its own yet."""
-_VALUE_ONLY = "compset -P 1 '--*='"
-"""Of --option=value only the value is replaced."""
+_CHANGES = {
+    "zsh": (
+        # without a .zshrc of its own zsh has not set up completion yet
+        (
+            "\nif [[ $zsh_eval",
+            "\n(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i; }\nif [[ $zsh_eval",
+        ),
+        # of --option=value only the value is replaced
+        ("    local -a response\n", "    local -a response\n    compset -P 1 '--*='\n"),
+        ("compadd -U", 'compadd -U -i "$IPREFIX"'),
+    ),
+    "fish": (
+        # of --option=value fish asks for the whole
+        (
+            "    for completion",
+            "    set -l option (string match -r -- '^--[^=]*=' (commandline -ct));\n    for completion",
+        ),
+        ('string split ","', 'string split -m 1 ","'),  # names in a list have commas
+        ("echo $metadata[2]", 'echo "$option$metadata[2]"'),
+    ),
+}
+"""What we change in the scripts of click; `tests/test_completion.py` has each shell use its own."""
 
 
 def _completion(shell: str) -> int:
@@ -28,10 +46,8 @@ def _completion(shell: str) -> int:
         raise click.UsageError(f"click has no completion for {shell}.")
     # the method of the base class: bash's own first starts a bash to look at its version
     script = ShellComplete.source(kind(cli, {}, "ctmc", "_CTMC_COMPLETE"))
-    if shell == "zsh":
-        script = script.replace("\nif [[ $zsh_eval_context", f"\n{_COMPINIT}\nif [[ $zsh_eval_context")
-        script = script.replace("    local -a response\n", f"    local -a response\n    {_VALUE_ONLY}\n")
-        script = script.replace("compadd -U", 'compadd -U -i "$IPREFIX"')
+    for old, new in _CHANGES.get(shell, ()):
+        script = script.replace(old, new)
     output = output_of(click.get_current_context())
     if output.json:
         output.document({"shell": shell, "script": script})

@@ -64,7 +64,11 @@ def _optimize(
 
     out = output_of(click.get_current_context())
     if (minimize is None) == (maximize is None):
-        raise click.UsageError("Missing option '--minimize' or '--maximize'; allowed is exactly one of both.")
+        raise click.UsageError(
+            "Missing option '--minimize' or '--maximize'; allowed is exactly one of both."
+            if minimize is None
+            else "--minimize is given with --maximize; allowed is one of both."
+        )
     if plot is not None:
         _check_plot(Path(plot))
     with limits(threads, memory_limit, allow_code):

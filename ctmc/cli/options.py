@@ -188,6 +188,18 @@ class _FilePath(click.Path):
         return super().convert(value, parameter, context)
 
 
+class _FolderPath(click.Path):
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        if not value:
+            self.fail("'' names no folder; allowed is the name of one.", parameter, context)
+        return super().convert(value, parameter, context)
+
+
+def folder_type() -> click.Path:
+    """Return the type of a path to a folder, which need not be there."""
+    return _FolderPath(path_type=str, file_okay=False)
+
+
 def file_type() -> click.Path:
     """Return the type of a path to a file; whether it can be read is said by who reads it."""
     return _FilePath(path_type=str)

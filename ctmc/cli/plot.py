@@ -55,6 +55,8 @@ def _plot(
     else:
         check_picture(f"figure.{kind}")
     drawn = []
+    if figure is not None and figure not in _figure_names():
+        raise unknown_name("figure", figure, _figure_names())
     with limits(None, memory_limit, allow_code):
         jobs = list(_jobs(source, figure, measure, list(names), model))
         if figure is None:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from ctmc.cli.output import Output
-from ctmc.errors import ModelError, printable, shown, unknown_name
+from ctmc.errors import ModelError, about, printable, quoted, shown, unknown_name
 
 _MOST_TIMES = 1_000_000
 
@@ -246,7 +246,8 @@ def check_rewards(model: Any, names: tuple[str, ...]) -> None:
     """Complain before the solve, not after it; measures of a stationary answer are only known then."""
     for name in names:
         if name not in model.all_rewards and model.measures is None:
-            raise unknown_name("reward", name, model.all_rewards)
+            with about(f"--reward {quoted(name)}"):
+                raise unknown_name("reward", name, model.all_rewards)
 
 
 def check_certificate(name: str, problem: Any, rewards: tuple[str, ...]) -> None:

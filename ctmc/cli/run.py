@@ -13,6 +13,7 @@ from ctmc.cli.app import Command, output_of
 from ctmc.cli.options import (
     code_option,
     file_type,
+    folder_type,
     limits,
     memory_option,
     names_starting,
@@ -261,7 +262,7 @@ command = Command(
         ),
         click.Option(
             ["--store"],
-            type=click.Path(path_type=str, file_okay=False),
+            type=folder_type(),
             metavar="FOLDER",
             help="Where models and solutions are kept and found; default CTMC_STORE, or a folder beside the result.",
         ),
