@@ -97,7 +97,8 @@ def quoted(text: str) -> str:
     'x \\ 2' 'a\x1b[31mb'
     """
     text = printable(text)
-    return f"'{text if len(text) <= _LONGEST - 2 else text[: _LONGEST - 5] + '...'}'"
+    text = text if len(text) <= _LONGEST - 2 else text[: _LONGEST - 5] + "..."
+    return f'"{text}"' if "'" in text and '"' not in text else f"'{text}'"
 
 
 @contextlib.contextmanager

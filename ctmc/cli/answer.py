@@ -30,6 +30,8 @@ def answer(question: Question, output: Output) -> int:
 
     for text in question.conditions:
         check_measure(text, "--probability")
+    for text in question.rewards if question.problem == "stationary" else ():
+        check_measure(text, "--reward")
     settings = settings_of(question)
     check_extras(question)
     ranks = output.speaker.ranks

@@ -49,7 +49,8 @@ def _compare(files: tuple[str, ...], **given: Any) -> int:
 def _asked(files: tuple[str, ...], given: dict[str, Any], out: Output) -> tuple[Path, str, Any, dict[str, Any], Any]:
     """Return output, title, solvers, settings, and a function that makes the entries; from a study or from files."""
     from ctmc.comparison.studies import entries_of_files, entries_of_study
-    from ctmc.errors import StudyError, printable
+    from ctmc.errors import StudyError, printable, unknown_name
+    from ctmc.interchange.formats import first_bytes, format_of
     from ctmc.study import results
     from ctmc.study.shipped import find_study, shipped_studies
     from ctmc.study.study import read_study
@@ -59,6 +60,11 @@ def _asked(files: tuple[str, ...], given: dict[str, Any], out: Output) -> tuple[
         file for file in files if file.endswith(".toml") or (file in shipped_studies() and not Path(file).exists())
     ]
     if not studies:
+        for file in files:
+            if not Path(file).suffix and not Path(file).exists():
+                raise unknown_name("model file or study", file, shipped_studies())
+            first_bytes(file)
+            format_of(file)
         output = Path(given["output"] or "comparison.h5")
 
         def from_files(watcher: Any) -> Any:

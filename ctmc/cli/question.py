@@ -116,6 +116,10 @@ def check_question(question: Question) -> None:
         raise ModelError("--start is given with --resume, which goes on from a checkpoint; allowed is one of both.")
     if question.discount is not None and not 0 < question.discount < math.inf:
         raise ModelError(f"--discount is {question.discount:g}; allowed is a positive number, per unit of time.")
+    if question.checkpoint_minutes is not None and not 0 <= question.checkpoint_minutes < math.inf:
+        raise ModelError(
+            f"--checkpoint-minutes is {question.checkpoint_minutes:g}; allowed is a finite number of minutes >= 0."
+        )
     if question.moments is not None and not 1 <= question.moments <= 8:
         raise ModelError(f"--moments is {question.moments}; allowed is a whole number from 1 to 8.")
 

@@ -141,6 +141,7 @@ class _Parser:
 
     def error(self, wanted: str) -> ModelError:
         found = quoted(self.token) if self.token else "the end"
+        found += "; equality is '=='" if self.token == "=" else ""
         return ModelError(
             f"{self.what} {quoted(self.text)}: expected {wanted} at position {self.begin}, found {found}."
         )
