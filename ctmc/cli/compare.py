@@ -49,7 +49,7 @@ def _compare(files: tuple[str, ...], **given: Any) -> int:
 def _asked(files: tuple[str, ...], given: dict[str, Any], out: Output) -> tuple[Path, str, Any, dict[str, Any], Any]:
     """Return output, title, solvers, settings, and a function that makes the entries; from a study or from files."""
     from ctmc.comparison.studies import entries_of_files, entries_of_study
-    from ctmc.errors import StudyError, printable, unknown_name
+    from ctmc.errors import ModelError, StudyError, printable, shown, unknown_name
     from ctmc.interchange.formats import first_bytes, format_of
     from ctmc.study import results
     from ctmc.study.shipped import find_study, shipped_studies
@@ -59,7 +59,13 @@ def _asked(files: tuple[str, ...], given: dict[str, Any], out: Output) -> tuple[
     studies = [
         file for file in files if file.endswith(".toml") or (file in shipped_studies() and not Path(file).exists())
     ]
+    if given["solvers"] is not None and not given["solvers"].strip():
+        raise ModelError("--solvers is empty; allowed are names separated by commas, such as gth,gmres.")
     if not studies:
+        if given["changes"]:
+            raise ModelError(
+                f"--set is {shown(given['changes'][0])}, but there is no study among the files that it could change."
+            )
         for file in files:
             if not Path(file).suffix and not Path(file).exists():
                 raise unknown_name("model file or study", file, shipped_studies())
@@ -101,6 +107,7 @@ def _store(output: Path, given: dict[str, Any], out: Output) -> Any:
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
     """Return what the flags say of how it is done; what was not given is left to the study, or to the defaults."""
     from ctmc.cli.question import Question, parse_numbers, settings_of
+    from ctmc.model.predicate import parse
 
     how: dict[str, Any] = {}
     for name in ("time_limit", "memory_limit", "threads", "jobs", "repeats"):
@@ -121,6 +128,9 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
             file="", solver=None, options={}, tolerance=None, problem=problem, start=None, time_limit=None, conditions=(),
             rewards=given["reward"], save=None, **asked,
         )  # fmt: skip
+        for name in ("target", "avoid"):
+            if given[name] is not None:
+                parse(given[name], f"--{name}")  # each model knows its own names, but all must be able to read it
         how["problem"], how["question"] = problem, settings_of(question)
     return how
 
