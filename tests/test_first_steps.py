@@ -142,6 +142,19 @@ def test_long_vectors_are_shown_by_their_ends(length, shown):
     assert {0.0, float(length - 1)} <= {number for name, number in kept if name.startswith("x")}
 
 
+def test_the_facts_behind_an_advice_are_words_of_the_field(capsys, tmp_path):
+    from ctmc.cli import main
+
+    ctmc.save(tmp_path / "m.h5", ctmc.build("birth_death", births=[1.0] * 4, deaths=[2.0, 3.0, 4.0, 1e9]))
+    assert main(["advise", str(tmp_path / "m.h5"), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)["facts"]
+    assert main(["advise", str(tmp_path / "m.h5")]) == 0
+    shown = dict(re.split(r"  +", line) for line in capsys.readouterr().out.partition("\n\n")[0].splitlines())
+    assert float(shown["largest exit rate to least"]) == pytest.approx(facts["stiffness"], rel=1e-2)
+    assert float(shown["multiplications of an elimination"]) == facts["elimination"]
+    assert shown["weak links looked for"] == "yes"
+
+
 def test_a_simulation_of_many_servers_is_a_short_table(capsys):
     from ctmc.cli import main
 
