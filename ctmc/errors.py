@@ -6,9 +6,10 @@ Every message is one sentence that names the field or state, its value, and what
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -85,6 +86,36 @@ def printable(text: object) -> str:
         else f"\\u{ord(character):04x}"
         for character in str(text)
     )
+
+
+def quoted(text: str) -> str:
+    r"""Return text that a user gave in quotes: on one line, cut where it is long, and with its backslashes as they are.
+
+    Examples
+    --------
+    >>> print(quoted("x \\ 2"), quoted("a\x1b[31mb"))
+    'x \\ 2' 'a\x1b[31mb'
+    """
+    text = printable(text)
+    text = text if len(text) <= _LONGEST - 2 else text[: _LONGEST - 5] + "..."
+    return f'"{text}"' if "'" in text and '"' not in text else f"'{text}'"
+
+
+@contextlib.contextmanager
+def about(field: str) -> Iterator[None]:
+    """Have errors of a value say which field has it, inside a ``with`` block.
+
+    Examples
+    --------
+    >>> with about("target"):
+    ...     raise unknown_name("reward", "job", ["jobs"])
+    Traceback (most recent call last):
+    ctmc.errors.UnknownNameError: target: There is no reward 'job'; did you mean 'jobs'?
+    """
+    try:
+        yield
+    except (ModelError, UnknownNameError, StorageError) as error:
+        raise type(error)(f"{field}: {error}") from error
 
 
 _LONGEST = 80

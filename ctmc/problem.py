@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ctmc.errors import ModelError, printable, shown, unknown_name
+from ctmc.errors import ModelError, about, quoted, shown, unknown_name
 from ctmc.model import predicate
 from ctmc.model.absorption import class_weights
 from ctmc.model.distribution import Distribution, distribution
@@ -303,7 +303,13 @@ def states_where(model: Generator, field: str, given: str | Callable[[np.ndarray
         raise ModelError(
             f"{field} is {_shown(given)}; allowed is a condition, the name of a label, or a function of states."
         )
-    parsed = predicate.parse(given)
+    parsed = predicate.parse(given, field)
+    with about(f"{field} {quoted(given)}"):
+        return _meeting(model, parsed, chosen)
+
+
+def _meeting(model: Generator, parsed: predicate.Predicate, chosen: np.ndarray) -> np.ndarray:
+    """Fill in which states meet a condition."""
     rewards = {}
     for name in parsed.names - model.labels.keys():
         if name not in model.all_rewards:
@@ -311,9 +317,7 @@ def states_where(model: Generator, field: str, given: str | Callable[[np.ndarray
         rewards[name] = model.all_rewards[name]
         if rewards[name].averaged or rewards[name].has_impulses:
             why = "a mean over states that one state stands for" if rewards[name].averaged else "earned at events"
-            raise ModelError(
-                f"{field} {printable(given)!r} reads the reward {name!r}, which is {why}; allowed are values of states."
-            )
+            raise ModelError(f"it reads the reward {name!r}, which is {why}; allowed are values of states.")
     for positions, states in model.state_slabs():
         values = {name: reward.evaluate(states, positions) for name, reward in rewards.items()}
         values |= {name: model.labels[name][positions] for name in parsed.names & model.labels.keys()}

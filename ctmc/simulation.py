@@ -97,7 +97,7 @@ class Plan:
             raise ModelError("horizon is missing; give the time that each replication lasts, or times.")
         end = float(asked[-1]) if horizon is None else _time("horizon", horizon)
         if not end > 0 or (len(asked) and asked[-1] > end):
-            raise ModelError(f"horizon is {end:g}; allowed is a time > 0 that no other is beyond.")
+            raise ModelError(f"horizon is {end:g}; allowed is a time > 0, not before the last of times.")
         before = (end / 10 if times is None else 0.0) if warm_up is None else _time("warm_up", warm_up)
         if before >= end:
             raise ModelError(f"warm_up is {before:g}; allowed is a time before the horizon {end:g}.")

@@ -216,6 +216,8 @@ def _is_strict(problem: Problem, certify: str, rewards: Sequence[str] | None) ->
 def failure_message(solution: Solution) -> str:
     """Return one sentence on why a solution is not certified, and the method to try next."""
     name = registry.snake_case(solution.solver.partition("(")[0].rpartition(".")[2])
+    if solution.status is Status.STOPPED:  # nothing was wrong with the method
+        return f"{name}: STOPPED at the defect {solution.defect:.3g}. {solution.status.advice}"
     other = next_method(solution.problem, name)
     hint = f" Next to try: {other}." if other else ""
     return f"{name}: {solution.status.name}, {solution.reason} {solution.status.advice}{hint}"

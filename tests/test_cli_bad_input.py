@@ -73,6 +73,45 @@ BAD = [
     (["solve", "queue.h5", "--probability", "jobs >>"], "expected"),
     (["solve", "queue.h5", "--no-save", "--reward", "job"], "did you mean 'jobs'"),
     (["solve", "queue.h5", "--no-save", "--probability", "job > 1"], "did you mean 'jobs'"),
+    (["solve", "queue.h5", "--problem", "transient", "--times", "1", "--initial", "-1"], "initial: state (-1,) is not in"),
+    (["solve", "queue.h5", "--probability", "jobs >> 1"], "--probability 'jobs >> 1': expected a name or a number at position 6"),
+    (["solve", "queue.h5", "--probability", "jobs \\ 2"], "--probability 'jobs \\ 2': expected"),
+    (["solve", "queue.h5", "--probability", "jobs = 2"], "position 4, found '='; equality is '=='"),
+    (["solve", "queue.h5", "--probability", "job > 1"], "--probability 'job > 1': There is no reward, variable or label 'job'"),
+    (["solve", "queue.h5", "--no-save", "--reward", "job"], "--reward 'job': There is no"),
+    (["solve", "queue.h5", "--reward", "p95(jobs"], "--reward 'p95(jobs': expected"),
+    (["solve", "queue.h5", "--reward", ""], "--reward '': expected a name or a number"),
+    (["solve", "queue.h5", "--problem", "first-passage", "--target", "job > 1"], "target 'job > 1': There is no reward"),
+    (["solve", "queue.h5", "--problem", "first-passage", "--target", "jobs > 1 \\"], "target 'jobs > 1 \\': expected"),
+    (["solve", "queue.h5", "--problem", "first-passage", "--target", "jobs > 1", "--avoid", "full"], "avoid 'full': There is no"),
+    (["solve", "queue.h5", "--problem", "first-passage", "--target", "jobs[1] > 1"], "target 'jobs[1] > 1': index 1 of 'jobs'"),
+    (["solve", "queue.h5", "--checkpoint-minutes", "-1"], "--checkpoint-minutes is -1; allowed is"),
+    (["solve", "queue.h5", "--tolerance", "1e-8", "--tolerance", "1e-9"], "--tolerance is given more than once"),
+    (["rerate", "queue.h5", "-o", "new.h5", "--deaths", "2,2,2,2", "--deaths", "3,3,3,3"], "--deaths is given more than once"),
+    (["rerate", ".", "-o", "new.h5"], "Cannot read .: it is a folder"),
+    (["rerate", "queue.h5", "-o", "new.h5", "--births", "1,1"], "births is [1, 1]; allowed are 4 rates, as many as"),
+    (["plot", "queue.h5", "--figure", "jiont", "-o", "new.svg"], "did you mean 'joint'"),
+    (["run", "quickstart", "--store", ""], "names no folder"),
+    (["store", "prune", ".", "--larger-than", "x"], "--larger-than is 'x'; allowed is a positive size"),
+    (["store", "prune", ".", "--keep", "missing.h5"], "--keep: Cannot read missing.h5"),
+    (["compare", "missing.h5"], "missing.h5 cannot be read: No such file"),
+    (["compare", "queue.h5", "."], "it is a folder"),
+    (["compare", "wich_solver"], "did you mean 'which_solver'"),
+    (["compare", "queue.h5", "--threads", "0"], "threads is 0; allowed is a whole number from 1"),
+    (["compare", "queue.h5", "--solvers", ""], "--solvers is empty"),
+    (["compare", "queue.h5", "--set", "tolerance=1"], "--set is 'tolerance=1', but there is no study"),
+    (["compare", "queue.h5", "--problem", "first-passage", "--target", "jobs >"], "--target 'jobs >': expected"),
+    (["simulate", "queue.h5", "--horizon", "0", "--seed", "7"], "horizon is 0; allowed is a time > 0, not before"),
+    (["simulate", "queue.h5", "--times", "0:2:1", "--seed", "7", "--plot", "new.gif"], "--plot is 'new.gif'; allowed is a file that ends in .png"),
+    (["simulate", "queue.h5", "--horizon", "5", "--target", "job > 1", "--seed", "7"], "target 'job > 1': There is no"),
+    (["mean-field", "supermarket", "--service-rates", "1", "--shares", "1", "--arrival-rate-per-server", ".5", "--choices", "2",
+      "--seed", "-1"], "'--seed': -1 is not in the range x>=0"),
+    (["optimize", "birth_death", "--births", "1", "--deaths", "2", "--over", "births", "--minimize", "jobs", "--maximize", "jobs"],
+     "--minimize is given with --maximize"),
+    (["optimize", "fork_join", "--service-rates", "2,1", "--arrival-rate", "1", "--tasks", "2", "--over", "thresholds",
+      "--minimize", "jobs", "--criterion", "discounted"], "discount of the discounted criterion is missing"),
+    (["optimize", "supermarket", "--service-rates", "2,1", "--arrival-rate", "1", "--capacity", "2", "--over", "choices=2:1",
+      "--minimize", "jobs"], "the range of choices begins at 2 and ends at 1"),
     (["solve", "queue.h5", "--start", "missing.h5"], "missing.h5"),
     (["solve", "missing.h5"], "missing.h5"),
     (["solve"], "Missing argument 'FILE'"),
@@ -95,6 +134,55 @@ def test_bad_input_is_one_sentence_and_exit_code_2(run, queue, arguments, messag
 
 def test_the_table_of_bad_input_is_not_empty():
     assert len(BAD) >= 50
+
+
+def test_a_parameter_that_is_no_rate_is_told_from_a_typo(run):
+    run(
+        "build",
+        "supermarket",
+        "--service-rates",
+        "2,1",
+        "--arrival-rate",
+        "1",
+        "--choices",
+        "2",
+        "--capacity",
+        "2",
+        "-o",
+        "m.h5",
+    )
+    for flag, words in (
+        ("--capacity", "--capacity cannot change without a rebuild; rates that may: --arrival-rate, --service-rates"),
+        ("--capcity", "No such option"),
+    ):
+        code, _, err = run("rerate", "m.h5", flag, "3", "-o", "new.h5")
+        assert code == 2
+        one_sentence(err)
+        assert words in err
+    assert not Path("new.h5").exists()
+
+
+def test_a_wrong_name_of_a_measure_does_not_cost_the_answer(run):
+    run(
+        "build",
+        "fork_join",
+        "--service-rates",
+        "2,1",
+        "--arrival-rate",
+        "1",
+        "--tasks",
+        "2",
+        "--thresholds",
+        "1,2",
+        "-o",
+        "m.h5",
+    )
+    code, out, err = run("solve", "m.h5", "--reward", "respons_time")
+    assert code == 2
+    assert "--reward 'respons_time': There is no" in err
+    assert "did you mean 'response_time'" in err
+    assert "CONVERGED" in out
+    assert len(list(Path("m.solutions").iterdir())) == 1
 
 
 @pytest.mark.parametrize("kind", ["folder", "fifo", "device", "socket", "loop", "empty", "text"])

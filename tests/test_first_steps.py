@@ -17,6 +17,7 @@ import ctmc
 from ctmc.cli.output import Output
 from ctmc.cli.progress import Progress
 from ctmc.cli.tables import extremes, print_facts, print_table
+from ctmc.solve import failure_message
 
 Q = np.array([[-3.0, 2.0, 1.0], [1.0, -1.5, 0.5], [0.0, 4.0, -4.0]])
 UP, LOCAL, DOWN = [[1.0, 0.0], [2.0, 0.0]], [[-6.0, 5.0], [3.0, -12.0]], [[0.0, 0.0], [3.0, 4.0]]
@@ -73,6 +74,41 @@ def test_columns_that_find_no_room_stand_below_beside_the_names(names, key, tmp_
     ]
 
 
+def test_numbers_that_tell_rows_apart_are_repeated_and_rows_that_say_nothing_more_are_left_out(tmp_path):
+    heads = ["time", *(f"a_long_name_{k}" for k in range(5))]
+    rows = [[0.5, 1.25, 2.5, 3.5, 4.5, 5.5], [2.0, 1.75, 2.75, None, None, None]]
+    lines = on_a_terminal(50, lambda: print_table(heads, rows), tmp_path)
+    first, *others = "\n".join(lines).split("\n\n")
+    assert [table.split()[0] for table in (first, *others)] == ["time"] * (1 + len(others))
+    assert [line.split()[0] for line in first.splitlines()[2:]] == ["0.5", "2"]
+    assert [line.split()[0] for line in others[-1].splitlines()[2:]] == ["0.5"]
+    assert "5.5" in others[-1]
+
+
+@pytest.mark.parametrize(("done", "left"), [(43_761, True), (4_096, False)])
+@pytest.mark.parametrize("width", [72, 80, 200])
+def test_the_progress_line_fits_the_terminal(width, done, left, tmp_path):
+    def work():
+        progress = Progress(Output(), "building supermarket", 1e-9)
+        progress.count(done, 182_703, "KiB written")
+        progress.close()
+
+    lines = on_a_terminal(width, work, tmp_path)
+    line = next(line for line in lines if "of 182,703" in line).rpartition("building supermarket")[2]
+    assert line.endswith("KiB written")
+    assert ("left" in line) == left  # of the first steps nothing can be said
+    assert ("━" in line) == (left and width > 72)
+
+
+def test_a_solve_that_the_user_stopped_blames_nothing_else():
+    chain = ctmc.build("birth_death", births=[1.0] * 40, deaths=[1.5] * 40)
+    found = ctmc.solve(ctmc.Stationary(chain), "power_iteration", monitor=lambda *_: True, check=False)
+    assert re.fullmatch(
+        r"power_iteration: STOPPED at the defect [\d.e-]+\. The user stopped it: start from this answer to go on\.",
+        failure_message(found),
+    )
+
+
 def test_long_facts_go_on_under_their_beginning(tmp_path):
     lines = on_a_terminal(50, lambda: print_facts([("rewards", PROSE), ("states", 1000)]), tmp_path)
     assert max(map(len, lines)) <= 50
@@ -104,6 +140,19 @@ def test_long_vectors_are_shown_by_their_ends(length, shown):
     assert len(kept) == shown + 2
     assert long == (["x"] if shown == 2 else [])
     assert {0.0, float(length - 1)} <= {number for name, number in kept if name.startswith("x")}
+
+
+def test_the_facts_behind_an_advice_are_words_of_the_field(capsys, tmp_path):
+    from ctmc.cli import main
+
+    ctmc.save(tmp_path / "m.h5", ctmc.build("birth_death", births=[1.0] * 4, deaths=[2.0, 3.0, 4.0, 1e9]))
+    assert main(["advise", str(tmp_path / "m.h5"), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)["facts"]
+    assert main(["advise", str(tmp_path / "m.h5")]) == 0
+    shown = dict(re.split(r"  +", line) for line in capsys.readouterr().out.partition("\n\n")[0].splitlines())
+    assert float(shown["largest exit rate to least"]) == pytest.approx(facts["stiffness"], rel=1e-2)
+    assert float(shown["multiplications of an elimination"]) == facts["elimination"]
+    assert shown["weak links looked for"] == "yes"
 
 
 def test_a_simulation_of_many_servers_is_a_short_table(capsys):

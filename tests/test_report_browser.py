@@ -194,6 +194,13 @@ def test_the_policy_stops_what_should_have_slipped_through(browser, tmp_path):
     assert any("Content Security Policy" in complaint for complaint in browser.complaints())
 
 
+@pytest.mark.parametrize("width", [800, 1000, 1280])
+def test_no_word_at_the_top_is_broken(page, width):
+    browser = page(FEW, width=width)
+    heights = "[...document.querySelectorAll('.facts dd')].map(one => one.clientHeight)"
+    assert browser.run(f"Math.max(...{heights}) == Math.min(...{heights})")
+
+
 @pytest.mark.parametrize("found", [FEW, hostile(), comparison(run("m" * 200, "s" * 200, 1.0, 10, message="w" * 300))])
 @pytest.mark.parametrize("width", [360, 1280])
 def test_the_page_never_scrolls_sideways(page, found, width):

@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 _COMPARED = 4
 """Most solvers that the last line offers to compare."""
 
+_LABELS = {
+    "elimination": "multiplications of an elimination",
+    "elimination_bytes": "memory of an elimination",
+    "stiffness": "largest exit rate to least",
+    "coupling": "weak links are below",
+    "parts": "parts without weak links",
+    "rows_read": "weak links looked for",
+}
+"""Facts whose names say too little in a table."""
+
 
 def _advise(
     file: str,
@@ -83,7 +93,7 @@ def _show(found: Advice, check: str | None, output: Output) -> None:
             shown[name] = format_size(int(value))
         elif isinstance(value, float):
             shown[name] = f"{value:.3g}"
-    output.facts([(name.replace("_", " "), value) for name, value in shown.items()])
+    output.facts([(_LABELS.get(name, name.replace("_", " ")), value) for name, value in shown.items()])
     output.write()
     output.write(f"Recommended: {found.solver}")
     for reason in found.reasons:

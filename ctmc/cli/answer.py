@@ -17,7 +17,7 @@ from ctmc.cli.question import (
     settings_of,
     start_vector,
 )
-from ctmc.errors import CTMCError, ModelError, StorageError
+from ctmc.errors import CTMCError, ModelError, StorageError, about, quoted
 
 
 def answer(question: Question, output: Output) -> int:
@@ -26,10 +26,12 @@ def answer(question: Question, output: Output) -> int:
     from ctmc.advise import chosen_solver
     from ctmc.cli.progress import Progress, monitor_for
     from ctmc.solve import solve
-    from ctmc.study.measures import check_measure
+    from ctmc.study.measures import check_measure, check_names
 
     for text in question.conditions:
-        check_measure(text)
+        check_measure(text, "--probability")
+    for text in question.rewards if question.problem == "stationary" else ():
+        check_measure(text, "--reward")
     settings = settings_of(question)
     check_extras(question)
     ranks = output.speaker.ranks
@@ -44,6 +46,9 @@ def answer(question: Question, output: Output) -> int:
     registry.check_takes(solver, problem)
     if question.problem == "stationary":
         check_rewards(model, question.rewards)
+    for text in question.conditions:
+        with about(f"--probability {quoted(text)}"):
+            check_names(text, {*model.all_rewards, *getattr(model, "labels", ())})
     check_certificate(question.certify, problem, question.rewards)
     kept = _checkpoint(question, problem, shown)
     if kept is not None and not kept.resume and Path(kept.path).is_file():
@@ -93,7 +98,6 @@ def _conclude(question: Question, solution: Any, output: Output, advised: str) -
 
     facts = solution_facts(solution, default=question.solver is None)
     counted = keeps_numbers(solution.problem)
-    measures = _measures(question, solution) if solution.converged and not counted else {}
     saved, save_error = _save(question, solution)
     code = 0 if solution.converged else 1
     errors = []
@@ -102,9 +106,11 @@ def _conclude(question: Question, solution: Any, output: Output, advised: str) -
     if save_error is not None:
         errors.append((type(save_error).__name__, str(save_error)))
         code = code or 2
-    found, picture = None, None
+    found, picture, measures = None, None, {}
     if solution.converged:
         try:
+            # a name that is not there must not cost the answer, which is stored by now
+            measures = _measures(question, solution) if not counted else {}
             found = found_numbers(question, solution) if counted else None
             picture = _picture(question, solution)
         except CTMCError as error:
@@ -271,7 +277,11 @@ def _show_table(question: Question, solution: Any, measures: dict[str, Any], out
 def _measures(question: Question, solution: Any) -> dict[str, Any]:
     from ctmc.study.measures import evaluate_measure
 
-    asked = {text: evaluate_measure(solution, text) for text in (*question.conditions, *question.rewards)}
+    asked = {}
+    for flag, texts in (("--probability", question.conditions), ("--reward", question.rewards)):
+        for text in texts:
+            with about(f"{flag} {quoted(text)}"):
+                asked[text] = evaluate_measure(solution, text)
     return {**solution.measures(), **asked}
 
 

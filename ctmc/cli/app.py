@@ -80,6 +80,17 @@ class Command(click.Command):
         super().__init__(*arguments, **known)
         self.params = [*self.params, *common_options(csv=csv)]
 
+    def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
+        """Read the arguments; a second value for an option would silently take the place of the first."""
+        if not context.resilient_parsing:
+            _, _, order = self.make_parser(context).parse_args(args=list(arguments))
+            for option in {id(option): option for option in order if order.count(option) > 1}.values():
+                if isinstance(option, click.Option) and not (option.multiple or option.is_flag or option.count):
+                    raise click.UsageError(
+                        f"{max(option.opts, key=len)} is given more than once; allowed is once.", context
+                    )
+        return super().parse_args(context, arguments)
+
 
 class Commands(click.Group):
     """The group `ctmc`: its commands are imported when they run."""
@@ -153,6 +164,8 @@ def run(arguments: Sequence[str]) -> int:
     output = Output(json="--json" in own, debug="--debug" in own)
     if os.environ.get("_CTMC_COMPLETE"):
         with contextlib.suppress(Exception):  # no traceback into the user's prompt
+            if os.environ["_CTMC_COMPLETE"] == "bash_complete":
+                _join_words()
             cli.main(list(arguments), prog_name="ctmc", standalone_mode=False, obj=output)
         return 1
     _prepare_streams()
@@ -175,6 +188,19 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         write_nowhere(sys.stdout)
         return output.problem("StorageError", f"Standard output cannot be written: {_reason(error)}.", 2, error)
+
+
+def _join_words() -> None:
+    """Take out the = that bash makes a word of its own; click looks for the option right before what is completed."""
+    words = os.environ.get("COMP_WORDS", "").split("\n")
+    at = int(os.environ.get("COMP_CWORD", "0"))
+    if at < len(words) and "=" in words[1 : at + 1]:
+        if words[at] == "=":
+            words.insert(at + 1, "")
+            at += 1
+        kept = [k for k, word in enumerate(words) if word != "=" or k > at]
+        os.environ["COMP_WORDS"] = "\n".join(words[k] for k in kept)
+        os.environ["COMP_CWORD"] = str(kept.index(at))
 
 
 def _say_nothing_more() -> None:

@@ -12,9 +12,11 @@ from ctmc.cli.options import (
     PROBLEM_NAMES,
     code_option,
     file_type,
+    folder_type,
     memory_option,
     names_starting,
     solver_names,
+    study_names,
     threads_option,
 )
 from ctmc.cli.output import Output
@@ -47,7 +49,8 @@ def _compare(files: tuple[str, ...], **given: Any) -> int:
 def _asked(files: tuple[str, ...], given: dict[str, Any], out: Output) -> tuple[Path, str, Any, dict[str, Any], Any]:
     """Return output, title, solvers, settings, and a function that makes the entries; from a study or from files."""
     from ctmc.comparison.studies import entries_of_files, entries_of_study
-    from ctmc.errors import StudyError, printable
+    from ctmc.errors import ModelError, StudyError, printable, shown, unknown_name
+    from ctmc.interchange.formats import first_bytes, format_of
     from ctmc.study import results
     from ctmc.study.shipped import find_study, shipped_studies
     from ctmc.study.study import read_study
@@ -56,7 +59,18 @@ def _asked(files: tuple[str, ...], given: dict[str, Any], out: Output) -> tuple[
     studies = [
         file for file in files if file.endswith(".toml") or (file in shipped_studies() and not Path(file).exists())
     ]
+    if given["solvers"] is not None and not given["solvers"].strip():
+        raise ModelError("--solvers is empty; allowed are names separated by commas, such as gth,gmres.")
     if not studies:
+        if given["changes"]:
+            raise ModelError(
+                f"--set is {shown(given['changes'][0])}, but there is no study among the files that it could change."
+            )
+        for file in files:
+            if not Path(file).suffix and not Path(file).exists():
+                raise unknown_name("model file or study", file, shipped_studies())
+            first_bytes(file)
+            format_of(file)
         output = Path(given["output"] or "comparison.h5")
 
         def from_files(watcher: Any) -> Any:
@@ -93,6 +107,7 @@ def _store(output: Path, given: dict[str, Any], out: Output) -> Any:
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
     """Return what the flags say of how it is done; what was not given is left to the study, or to the defaults."""
     from ctmc.cli.question import Question, parse_numbers, settings_of
+    from ctmc.model.predicate import parse
 
     how: dict[str, Any] = {}
     for name in ("time_limit", "memory_limit", "threads", "jobs", "repeats"):
@@ -113,6 +128,9 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
             file="", solver=None, options={}, tolerance=None, problem=problem, start=None, time_limit=None, conditions=(),
             rewards=given["reward"], save=None, **asked,
         )  # fmt: skip
+        for name in ("target", "avoid"):
+            if given[name] is not None:
+                parse(given[name], f"--{name}")  # each model knows its own names, but all must be able to read it
         how["problem"], how["question"] = problem, settings_of(question)
     return how
 
@@ -302,8 +320,9 @@ command = Command(
     csv=True,
     callback=_compare,
     params=[
-        click.Argument(["files"], nargs=-1, required=True, type=file_type(), metavar="FILES..."),
-        click.Option(["--solvers"], metavar="NAMES", shell_complete=names_starting(solver_names),
+        click.Argument(["files"], nargs=-1, required=True, type=file_type(), metavar="FILES...",
+                       shell_complete=names_starting(study_names, files=True)),
+        click.Option(["--solvers"], metavar="NAMES", shell_complete=names_starting(lambda: ["auto", *solver_names()], listed=True),
                      help="Names separated by commas, with options or ranges of them: 'gth,gmres(restart=20..100)'; default all."),
         click.Option(["--tolerances"], metavar="LIST", help="Such as 1e-8,1e-12; default that of the problem."),
         click.Option(["--levels"], metavar="LIST", help="Also cut each QBD at these numbers of levels: 50,100."),
@@ -324,7 +343,7 @@ command = Command(
         click.Option(["--avoid"], metavar="CONDITION", help="Of first-passage: what must not happen before."),
         click.Option(["-o", "--output"], type=file_type(), metavar="FILE",
                      help="Where everything is kept, raw; default comparison.h5, or what the study names."),
-        click.Option(["--store"], type=click.Path(path_type=str, file_okay=False), metavar="FOLDER",
+        click.Option(["--store"], type=folder_type(), metavar="FOLDER",
                      help="Where a study's models are kept; default CTMC_STORE, or a folder beside the output."),
         click.Option(["--set", "changes"], multiple=True, metavar="KEY=VALUE", help="Change a study's parameter; see 'ctmc run --help'."),
         click.Option(["--dry-run"], is_flag=True,

@@ -138,7 +138,7 @@ def mean_field_command(name: str) -> Command:
             ["--simulated"], default=_SIMULATED, show_default=True, metavar="M,..",
             help="Numbers of servers of the simulated curves in the plot; 'none' for none.",
         ),
-        click.Option(["--seed"], type=int, default=2024, show_default=True, metavar="N", help="Of the simulations."),
+        click.Option(["--seed"], type=click.IntRange(0), default=2024, show_default=True, metavar="N", help="Of the simulations."),
         memory_option(),
         threads_option(),
         code_option(),

@@ -15,7 +15,16 @@ from ctmc.cli.app import Command, output_of
 from ctmc.cli.build import Builders, function_flags
 from ctmc.cli.docstring import read_docstring
 from ctmc.cli.groups import needs_name
-from ctmc.cli.options import code_option, file_type, given_values, limits, memory_option, threads_option
+from ctmc.cli.options import (
+    code_option,
+    file_type,
+    given_values,
+    limits,
+    memory_option,
+    names_starting,
+    solver_names,
+    threads_option,
+)
 from ctmc.errors import printable
 
 _SHOWN = 5
@@ -55,7 +64,11 @@ def _optimize(
 
     out = output_of(click.get_current_context())
     if (minimize is None) == (maximize is None):
-        raise click.UsageError("Missing option '--minimize' or '--maximize'; allowed is exactly one of both.")
+        raise click.UsageError(
+            "Missing option '--minimize' or '--maximize'; allowed is exactly one of both."
+            if minimize is None
+            else "--minimize is given with --maximize; allowed is one of both."
+        )
     if plot is not None:
         _check_plot(Path(plot))
     with limits(threads, memory_limit, allow_code):
@@ -263,7 +276,8 @@ def optimize_command(name: str) -> Command:
                      help="Of real numbers: points looked at for each combination of the other designs."),
         click.Option(["--locally-biased/--no-locally-biased"], default=True, show_default=True,
                      help="Of real numbers: look more around the best points, or more evenly."),
-        click.Option(["--solver"], metavar="NAME", help="A solver of the criterion's problem, also with options."),
+        click.Option(["--solver"], metavar="NAME", shell_complete=names_starting(solver_names),
+                     help="A solver of the criterion's problem, also with options."),
         click.Option(["--tolerance"], type=float, metavar="FLOAT", help="Largest accepted defect of each candidate."),
         click.Option(["--show"], type=click.IntRange(1), default=_SHOWN, show_default=True, help="Rows of the table."),
         click.Option(["--plot"], type=file_type(), metavar="FILE.png",

@@ -88,16 +88,29 @@ def given_values(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def names_starting(names: Callable[[], Sequence[str]]) -> Callable[..., list[Any]]:
-    """Return a completion function over names that are found when needed."""
+def names_starting(
+    names: Callable[[], Sequence[str]], *, listed: bool = False, files: bool = False
+) -> Callable[..., list[Any]]:
+    """Return a completion function over names that are found when needed.
+
+    Parameters
+    ----------
+    names : function
+    listed : bool
+        Several names may follow each other, separated by commas; the last one is completed.
+    files : bool
+        Where no name fits, files are completed.
+    """
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
         from click.shell_completion import CompletionItem
 
+        before, comma, last = incomplete.rpartition(",") if listed else ("", "", incomplete)
         try:
-            return [CompletionItem(name) for name in names() if name.startswith(incomplete)]
+            found = [CompletionItem(before + comma + name) for name in names() if name.startswith(last)]
         except PluginError:
-            return []
+            found = []
+        return found or ([CompletionItem(incomplete, type="file")] if files else [])
 
     return complete
 
@@ -114,6 +127,13 @@ def solver_names() -> list[str]:
     from ctmc import registry
 
     return registry.solver_names()
+
+
+def study_names() -> list[str]:
+    """Return the names of the studies that come with the package."""
+    from ctmc.study.shipped import shipped_studies
+
+    return shipped_studies()
 
 
 PROBLEM_NAMES = ("stationary", "transient", "accumulated-reward", "discounted-reward", "first-passage")
@@ -166,6 +186,18 @@ class _FilePath(click.Path):
         if not value or value.endswith("/"):
             self.fail(f"{printable(value)!r} names no file; allowed is the name of one.", parameter, context)
         return super().convert(value, parameter, context)
+
+
+class _FolderPath(click.Path):
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        if not value:
+            self.fail("'' names no folder; allowed is the name of one.", parameter, context)
+        return super().convert(value, parameter, context)
+
+
+def folder_type() -> click.Path:
+    """Return the type of a path to a folder, which need not be there."""
+    return _FolderPath(path_type=str, file_okay=False)
 
 
 def file_type() -> click.Path:

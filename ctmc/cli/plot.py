@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ctmc.cli.app import Command, output_of
-from ctmc.cli.options import code_option, file_type, limits, memory_option
+from ctmc.cli.options import code_option, file_type, limits, memory_option, names_starting
 from ctmc.errors import CTMCError, ModelError, StorageError, UnknownNameError, printable, shown, unknown_name
 
 FORMATS = ("svg", "pdf", "png")
@@ -55,6 +55,8 @@ def _plot(
     else:
         check_picture(f"figure.{kind}")
     drawn = []
+    if figure is not None and figure not in _figure_names():
+        raise unknown_name("figure", figure, _figure_names())
     with limits(None, memory_limit, allow_code):
         jobs = list(_jobs(source, figure, measure, list(names), model))
         if figure is None:
@@ -84,6 +86,10 @@ def _listed() -> list[tuple[str, str, str]]:
 
     rows = [(name, "a comparison", f"{one.about}  By {' or '.join(one.measures)}.") for name, one in FIGURES.items()]
     return rows + [(name, "an answer", one.about) for name, one in ANSWER_FIGURES.items()]
+
+
+def _figure_names() -> list[str]:
+    return [name for name, _, _ in _listed()]
 
 
 def _jobs(source: str, figure: str | None, measure: str | None, names: list[str], model: str | None) -> Jobs:
@@ -208,14 +214,15 @@ command = Command(
             ["-o", "--output", "target"], type=file_type(), metavar="FILE",
             help="A .svg, .pdf or .png with --figure, else a folder for all that fit.",
         ),
-        click.Option(["--figure"], metavar="NAME", help="One figure; --list names them."),
+        click.Option(["--figure"], metavar="NAME", shell_complete=names_starting(_figure_names), help="One figure; --list names them."),
         click.Option(["--measure"], metavar="products|seconds|memory", help="Of a comparison: by what it is drawn."),
         click.Option(
             ["--name", "names"], multiple=True, metavar="NAME",
             help="Models of a comparison, or variables such as queue_length[0]; may be repeated.",
         ),
         click.Option(["--model"], type=file_type(), metavar="FILE", help="Of a solution that does not stand beside its model."),
-        click.Option(["--format", "kind"], default="svg", show_default=True, metavar="|".join(FORMATS), help="In a folder."),
+        click.Option(["--format", "kind"], default="svg", show_default=True, metavar="|".join(FORMATS), help="In a folder.",
+                     shell_complete=names_starting(lambda: FORMATS)),
         click.Option(["--list", "listing"], is_flag=True, help="Name the figures, with a sentence each."),
         memory_option(),
         code_option(),

@@ -14,6 +14,9 @@ from ctmc.errors import printable
 
 _INTERVAL = 0.1
 _BAR = 20
+_SHORTEST_BAR = 5
+_WORTH_COUNTING = 0.05
+"""Part of the steps from which on the time left is told."""
 _WORTH_TELLING = 2.0
 """Seconds of compiling from which on it is said where they went."""
 
@@ -109,7 +112,7 @@ class Progress:
         filled = round(_BAR * self.forecast.fraction())
         bar = ("━" if self.console.encoding.startswith("utf") else "=") * filled
         about = f"  about {duration(left)} left" if left is not None else ""
-        self._show(f"  {bar:<{_BAR}}  iteration {iteration:,}  defect {defect:.1e}{about}")
+        self._show(f"  iteration {iteration:,}  defect {defect:.1e}{about}", bar)
 
     def count(self, done: int, total: int, news: str) -> None:
         """Show how many of so many steps are done; the time left is drawn on from those."""
@@ -117,13 +120,21 @@ class Progress:
         if not self.active or now - self._shown < _INTERVAL:
             return
         self._shown = now
-        about = f"  about {duration(now * (total - done) / done)} left" if done else ""
+        # the first steps compile, open files and so on
+        about = f"  about {duration(now * (total - done) / done)} left" if done >= _WORTH_COUNTING * total > 0 else ""
         filled = ("━" if self.console.encoding.startswith("utf") else "=") * round(_BAR * done / max(total, 1))
-        self._show(f"  {filled:<{_BAR}}  {done:,} of {total:,}{about}  {news}")
+        self._show(f"  {done:,} of {total:,}{about}  {news}", filled)
 
-    def _show(self, text: str) -> None:
+    def _show(self, text: str, bar: str | None = None) -> None:
+        """Write the line; where it is too long the bar becomes shorter, and then the end is left out."""
+        from rich.cells import cell_len
         from rich.text import Text
 
+        room = self.console.width - 1 - cell_len(self.label)
+        if bar is not None:
+            length = min(_BAR, room - cell_len(text) - 2)
+            if length >= _SHORTEST_BAR:
+                text = f"  {bar[: round(len(bar) * length / _BAR)]:<{length}}{text}"
         line = Text.assemble((self.label, "bold"), text)
         line.truncate(max(self.console.width - 1, 1))
         self.clear()

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from ctmc.cli.output import Output
-from ctmc.errors import ModelError, printable, shown, unknown_name
+from ctmc.errors import ModelError, about, printable, quoted, shown, unknown_name
 
 _MOST_TIMES = 1_000_000
 
@@ -116,6 +116,10 @@ def check_question(question: Question) -> None:
         raise ModelError("--start is given with --resume, which goes on from a checkpoint; allowed is one of both.")
     if question.discount is not None and not 0 < question.discount < math.inf:
         raise ModelError(f"--discount is {question.discount:g}; allowed is a positive number, per unit of time.")
+    if question.checkpoint_minutes is not None and not 0 <= question.checkpoint_minutes < math.inf:
+        raise ModelError(
+            f"--checkpoint-minutes is {question.checkpoint_minutes:g}; allowed is a finite number of minutes >= 0."
+        )
     if question.moments is not None and not 1 <= question.moments <= 8:
         raise ModelError(f"--moments is {question.moments}; allowed is a whole number from 1 to 8.")
 
@@ -246,7 +250,8 @@ def check_rewards(model: Any, names: tuple[str, ...]) -> None:
     """Complain before the solve, not after it; measures of a stationary answer are only known then."""
     for name in names:
         if name not in model.all_rewards and model.measures is None:
-            raise unknown_name("reward", name, model.all_rewards)
+            with about(f"--reward {quoted(name)}"):
+                raise unknown_name("reward", name, model.all_rewards)
 
 
 def check_certificate(name: str, problem: Any, rewards: tuple[str, ...]) -> None:

@@ -35,6 +35,8 @@ def _rerate(
     context = click.get_current_context()
     out, changes = output_of(context), given_values(values)
     if not changes:
+        if _FLAGS not in context.meta:  # no file among the arguments; what is there instead is refused by the reader
+            rate_flags(parent, [])
         flags = ", ".join(flag.opts[0] for flag in context.meta.get(_FLAGS, ()))
         raise ModelError(f"nothing is to change; the rates of this model have the flags {flags or 'none'}.")
     with limits(threads, memory_limit, allow_code):
@@ -119,6 +121,15 @@ def rate_flags(path: str, taken: list[str]) -> list[click.Option]:
     ]
 
 
+def _parameters(path: str) -> list[str]:
+    """Return the names of all parameters of the builder of a file."""
+    from ctmc import registry
+    from ctmc.storage import read_info
+
+    entry = read_info(path).get("builder") or {}
+    return list(registry.builder_parameters(entry["name"]).parameters) if "name" in entry else []
+
+
 class _Rerate(Command):
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
         """Look at the file first, for the flags of its builder."""
@@ -129,7 +140,16 @@ class _Rerate(Command):
             except CTMCError:
                 if not context.resilient_parsing and not {"-h", "--help"} & set(arguments):
                     raise
-        return super().parse_args(context, arguments)
+        try:
+            return super().parse_args(context, arguments)
+        except click.NoSuchOption as error:
+            name = error.option_name.lstrip("-").replace("-", "_")
+            if path is None or name not in _parameters(path):
+                raise
+            allowed = ", ".join(flag.opts[0] for flag in context.meta.get(_FLAGS, ())) or "none"
+            raise click.UsageError(
+                f"{error.option_name} cannot change without a rebuild; rates that may: {allowed}.", context
+            ) from None
 
     def get_params(self, context: click.Context) -> list[click.Parameter]:
         """Return the flags of the builder's rates and those of the command."""

@@ -10,17 +10,20 @@ from typing import Any
 import click
 
 from ctmc.cli.app import Command, output_of
-from ctmc.cli.options import code_option, file_type, limits, memory_option, names_starting, threads_option
+from ctmc.cli.options import (
+    code_option,
+    file_type,
+    folder_type,
+    limits,
+    memory_option,
+    names_starting,
+    study_names,
+    threads_option,
+)
 from ctmc.cli.output import Output
 
 _SHOWN = 20
 """Most models that are named one by one without --why."""
-
-
-def _study_names() -> list[str]:
-    from ctmc.study.shipped import shipped_studies
-
-    return shipped_studies()
 
 
 def _run(
@@ -248,7 +251,9 @@ command = Command(
     csv=True,
     callback=_run,
     params=[
-        click.Argument(["study"], type=file_type(), metavar="STUDY", shell_complete=names_starting(_study_names)),
+        click.Argument(
+            ["study"], type=file_type(), metavar="STUDY", shell_complete=names_starting(study_names, files=True)
+        ),
         click.Option(
             ["-o", "--output"],
             type=file_type(),
@@ -257,7 +262,7 @@ command = Command(
         ),
         click.Option(
             ["--store"],
-            type=click.Path(path_type=str, file_okay=False),
+            type=folder_type(),
             metavar="FOLDER",
             help="Where models and solutions are kept and found; default CTMC_STORE, or a folder beside the result.",
         ),

@@ -18,6 +18,7 @@ from ctmc.cli.models import load_model
 from ctmc.cli.options import code_option, file_type, given_values, limits, memory_option, threads_option
 from ctmc.cli.output import Output
 from ctmc.cli.tables import extremes
+from ctmc.errors import ModelError, shown
 
 _LINES = 8
 """Trajectories drawn unless --plot-of names them."""
@@ -54,6 +55,8 @@ def _simulate(
     options = given_values(values)
     if plot is not None and options.get("times") is None:
         raise click.UsageError("--plot draws trajectories; give --times, such as --times 0:50:1")
+    if plot is not None and Path(plot).suffix.lower() != ".png":
+        raise ModelError(f"--plot is {shown(plot)}; allowed is a file that ends in .png.")
     with limits(threads, memory_limit, allow_code):
         model = load_model(what) if stored else what
         progress = Progress(out, f"simulating {Path(what).name}", 0.5)

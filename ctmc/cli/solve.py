@@ -142,7 +142,7 @@ command = SolveCommand(
         click.Option(
             ["--solver"],
             metavar="NAME",
-            shell_complete=names_starting(solver_names),
+            shell_complete=names_starting(lambda: ["auto", *solver_names()]),
             help="A solver, also with options: 'gmres(restart=50)', or 'auto': the one that 'ctmc advise' recommends; default: the one that 'ctmc list problems' names.",
         ),
         click.Option(["--problem"], default="stationary", metavar="|".join(PROBLEM_NAMES), show_default=True,

@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from ctmc.cli.app import Command, output_of
-from ctmc.cli.options import file_type
-from ctmc.errors import ModelError, printable
+from ctmc.cli.options import file_type, folder_type
+from ctmc.errors import ModelError, about, printable
 
 _UNITS = {"h": 1 / 24, "d": 1.0, "w": 7.0, "y": 365.0}
 
@@ -115,7 +115,9 @@ def _kept(results: tuple[str, ...]) -> set[str]:
 
     names = set()
     for result in results:
-        for row in read_container(result, ("study",), only=()).manifest["rows"]:
+        with about("--keep"):
+            rows = read_container(result, ("study",), only=()).manifest["rows"]
+        for row in rows:
             names |= {name for name in (row.get("model_file"), row.get("solution_file")) if name}
     return names
 
@@ -137,7 +139,7 @@ def _prune(
     found = prune(
         place,
         older_than=None if older_than is None else days(older_than),
-        larger_than=None if larger_than is None else parse_size(larger_than),
+        larger_than=None if larger_than is None else parse_size(larger_than, "--larger-than"),
         keep=_kept(keep) if keep else None,
         damaged=(lambda path: look(path).problem) if damaged else None,
         dry_run=dry_run,
@@ -157,9 +159,7 @@ def _prune(
 
 
 def _argument() -> click.Argument:
-    return click.Argument(
-        ["folder"], type=click.Path(path_type=str, file_okay=False), metavar="[FOLDER]", required=False
-    )
+    return click.Argument(["folder"], type=folder_type(), metavar="[FOLDER]", required=False)
 
 
 def _without_command(context: click.Context) -> int:

@@ -79,7 +79,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, aligne
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     room = console.width if console.is_terminal else sum(widths) + 8
     names = [row[0] for row in cells]
-    named = bool(names) and not numeric[0] and len(set(names)) == len(names) and 2 * least[0] < room
+    named = bool(names) and len(set(names)) == len(names) and 2 * least[0] < room
     keys, first = ([], 6) if not named else ([0], least[0])
     for chunk in _chunks(least, room - 2, first, named):
         if chunk[0]:
@@ -99,6 +99,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, aligne
                 width=None if width >= widths[k] else width - 3,
             )
         for number, row in enumerate(cells):
+            if chunk[0] and not any(row[k] for k in chunk):
+                continue  # nothing that the tables above do not say
             texts_shown = [Text(row[k], style=_style(columns[k], row[k])) for k in shown]
             table.add_row(*([Text(str(number))] if numbered else []), *texts_shown)
         # wider than the terminal only where a single word is

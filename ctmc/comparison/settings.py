@@ -86,10 +86,10 @@ class Settings:
     allow_code: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("repeats", 1), ("jobs", 1)):
+        for name in ("repeats", "jobs", *(() if self.threads is None else ("threads",))):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 1000:
-                raise StudyError(f"{name} is {printable(value)}; allowed is a whole number from {least} to 1000.")
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1000:
+                raise StudyError(f"{name} is {printable(value)}; allowed is a whole number from 1 to 1000.")
         if not 0 < self.time_limit < 1e9:
             raise StudyError(f"time_limit is {self.time_limit:g}; allowed is a number of seconds above 0.")
         for tolerance in self.tolerances:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ctmc.errors import ModelError, shown
+from ctmc.errors import ModelError, about, shown
 from ctmc.model.parameters import real_numbers
 from ctmc.model.state_space import StateSpace
 
@@ -60,7 +60,8 @@ def distribution(space: StateSpace, given: Any) -> Distribution:
     if isinstance(given, Distribution):
         return _checked(space, given)
     if isinstance(given, Mapping):
-        positions = np.array([space.index(state) for state in given], dtype=np.int64)
+        with about("initial"):
+            positions = np.array([space.index(state) for state in given], dtype=np.int64)
         weights = real_numbers("the probabilities of initial", list(given.values()), "one number >= 0 for each state")
         if weights.shape != positions.shape:
             raise ModelError(
@@ -76,7 +77,8 @@ def distribution(space: StateSpace, given: Any) -> Distribution:
         except ValueError:
             vector = np.asarray(None)
         if vector.dtype.kind in "iu" and np.atleast_1d(vector).shape == (space.dimension,):
-            return Distribution(np.array([space.index(vector)], dtype=np.int64), np.ones(1))
+            with about("initial"):
+                return Distribution(np.array([space.index(vector)], dtype=np.int64), np.ones(1))
         if vector.dtype.kind not in "iuf" or vector.shape != (space.size,):
             raise ModelError(
                 f"initial is {shown(given)}, of shape {vector.shape}; allowed is a state ({space.dimension} whole numbers), a mapping "

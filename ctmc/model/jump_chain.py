@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ctmc.errors import unknown_name
+from ctmc.errors import about, quoted, unknown_name
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
-from ctmc.model.predicate import parse
+from ctmc.model.predicate import Predicate, parse
 from ctmc.model.products import compiled
 from ctmc.model.random_streams import exponential, uniform
 from ctmc.model.reward import evaluate
@@ -117,7 +117,12 @@ def reward_table(chain: Generator, names: Sequence[str]) -> tuple[np.ndarray, di
 
 def target_states(chain: Generator, condition: str) -> np.ndarray:
     """Return where a condition on rewards, variables and labels holds; shape (n,) of truth values."""
-    predicate = parse(condition)
+    predicate = parse(condition, "target")
+    with about(f"target {quoted(condition)}"):
+        return _meeting(chain, predicate)
+
+
+def _meeting(chain: Generator, predicate: Predicate) -> np.ndarray:
     known = {**chain.all_rewards, **chain.labels}
     for name in predicate.names:
         if name not in known:

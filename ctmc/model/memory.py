@@ -66,8 +66,8 @@ def holding(size: int) -> Iterator[None]:
         _held.reset(token)
 
 
-def parse_size(text: int | str) -> int:
-    """Return a number of bytes from 4096, '400MiB', '2GiB' or '1.5GB'.
+def parse_size(text: int | str, field: str = "memory limit") -> int:
+    """Return a number of bytes from 4096, '400MiB', '2GiB' or '1.5GB'; messages name the field.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def parse_size(text: int | str) -> int:
     match = re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]*)?)\s*([a-zA-Z]*)\s*", given)
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None or float(match[1]) * unit < 1:
-        raise ModelError(f"memory limit is {shown(text)}; allowed is a positive size such as 400MiB, 2GiB or 1.5GB.")
+        raise ModelError(f"{field} is {shown(text)}; allowed is a positive size such as 400MiB, 2GiB or 1.5GB.")
     return int(float(match[1]) * unit)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ctmc.errors import ModelError, printable, shown, unknown_name
+from ctmc.errors import ModelError, quoted, shown, unknown_name
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<name>[^\W\d]\w*)|(?P<symbol><=|>=|==|!=|[-+*/<>()\[\]])|(?P<end>$))"
@@ -91,15 +91,21 @@ def parse_formula(text: str) -> Formula:
     return Formula(text, frozenset(parser.names), evaluate)
 
 
-def parse(text: str) -> Predicate:
+def parse(text: str, field: str = "condition") -> Predicate:
     """Parse a condition.
+
+    Parameters
+    ----------
+    text : str
+    field : str
+        What the condition is for, as messages name it.
 
     Raises
     ------
     ModelError
         If the text is not a condition; the message points at the first place that does not fit.
     """
-    parser = _Parser(text)
+    parser = _Parser(text, field)
     evaluate = parser.disjunction()
     if parser.kind != "end":
         raise parser.error("an operator")
@@ -114,7 +120,7 @@ class _Parser:
         if not isinstance(text, str):
             raise ModelError(f"{kind} is {shown(text)}; allowed is text, such as 'jobs >= 10'.")
         if len(text) > _MAXIMUM_LENGTH:
-            raise ModelError(f"a {kind} has {len(text)} characters; allowed are {_MAXIMUM_LENGTH}.")
+            raise ModelError(f"{kind} has {len(text)} characters; allowed are {_MAXIMUM_LENGTH}.")
         self.text, self.begin, self.end, self.depth = text, 0, 0, 0
         self.kind, self.token = "", ""
         self.names: set[str] = set()
@@ -134,9 +140,10 @@ class _Parser:
         return left
 
     def error(self, wanted: str) -> ModelError:
-        found = repr(printable(self.token)) if self.token else "the end"
+        found = quoted(self.token) if self.token else "the end"
+        found += "; equality is '=='" if self.token == "=" else ""
         return ModelError(
-            f"{self.what} {printable(self.text)!r}: expected {wanted} at position {self.begin}, found {found}."
+            f"{self.what} {quoted(self.text)}: expected {wanted} at position {self.begin}, found {found}."
         )
 
     def take(self, *tokens: str) -> str | None:
@@ -214,7 +221,7 @@ class _Parser:
     def nested(self, rule: Callable[[], _Evaluate]) -> _Evaluate:
         self.depth += 1
         if self.depth > _MAXIMUM_DEPTH:
-            raise ModelError(f"a {self.what} is nested more than {_MAXIMUM_DEPTH} deep.")
+            raise ModelError(f"{self.what} is nested more than {_MAXIMUM_DEPTH} deep.")
         result = rule()
         self.depth -= 1
         return result

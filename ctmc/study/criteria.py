@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ctmc.errors import ModelError, unknown_name
+from ctmc.errors import ModelError, shown, unknown_name
 from ctmc.problem import AccumulatedReward, DiscountedReward, Stationary
 from ctmc.solution import Solution
 from ctmc.study.cost import Cost
@@ -64,9 +64,8 @@ class Criterion:
                 or not isinstance(given, int | float | np.number)
                 or not 0 < float(given) < np.inf
             ):
-                raise ModelError(
-                    f"{field} of the {owner} criterion is {given!r}; allowed is a positive, finite number."
-                )
+                state = "is missing" if given is None else f"is {shown(given)}"
+                raise ModelError(f"{field} of the {owner} criterion {state}; allowed is a positive, finite number.")
 
     def problem(self, model: Any, cost: Cost, **settings: Any) -> Any:
         """Return the problem whose answer holds the cost of a model; `settings` are a tolerance, or nothing."""

@@ -67,8 +67,9 @@ class Design:
                 f"a design of {self.parameter} has limits {self.lower} and {self.upper} of unlike lengths."
             )
         if any(low > high for low, high in zip(self.lower, self.upper, strict=True)):
+            lower, upper = (",".join(map(str, limits)) for limits in (self.lower, self.upper))
             raise ModelError(
-                f"the range of {self.parameter} begins at {self.lower} and ends at {self.upper}; allowed is an end that is "
+                f"the range of {self.parameter} begins at {lower} and ends at {upper}; allowed is an end that is "
                 "not below the beginning."
             )
 

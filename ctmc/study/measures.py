@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ _VARIANCE = re.compile(r"\s*variance\(\s*([^\W\d]\w*(?:\[\d+\])?)\s*\)\s*(?:\[\s
 _PERCENTILE = re.compile(r"\s*p(\d{1,2}(?:\.\d+)?)\s*\(\s*([^\W\d]\w*)\s*\)\s*")
 
 
-def check_measure(text: str) -> None:
+def check_measure(text: str, field: str = "condition") -> None:
     """Raise `ModelError` if the text is neither a name, ``name[index]``, a percentile ``p95(name)``, nor a condition.
 
     Examples
@@ -29,7 +30,21 @@ def check_measure(text: str) -> None:
     ctmc.errors.ModelError: condition 'jobs >> 10': expected a name or a number at position 6, found '>'.
     """
     if all(known.fullmatch(text) is None for known in (_NAME, _VARIANCE, _PERCENTILE)):
-        predicate.parse(text)
+        predicate.parse(text, field)
+
+
+def check_names(text: str, known: Collection[str]) -> None:
+    """Raise `UnknownNameError` if the text is a condition that reads a name that is not known.
+
+    Examples
+    --------
+    >>> check_names("job >= 1", ["jobs"])
+    Traceback (most recent call last):
+    ctmc.errors.UnknownNameError: There is no reward, variable or label 'job'; did you mean 'jobs'?
+    """
+    if all(single.fullmatch(text) is None for single in (_NAME, _VARIANCE, _PERCENTILE)):
+        for name in sorted(predicate.parse(text).names.difference(known)):
+            raise unknown_name("reward, variable or label", name, known)
 
 
 def evaluate_measure(solution: Solution, text: str) -> Any:
