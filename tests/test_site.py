@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
+import doctest
 import importlib.util
+import inspect
 import json
 import os
 import re
 import subprocess
+import symtable
 import sys
 
 import pytest
@@ -143,8 +147,90 @@ def test_docstrings_as_markdown(made):
     assert r"A second\_paragraph that is - not a list, with \[brackets]." in text
     assert "### Parameters\n\n| name | type | meaning |" in text
     assert "| `low` | float | Of &#124;x&#124; or less. |\n| `high` | str, optional |  |" in text
-    assert "| | meaning |\n| --- | --- |\n| `ModelError` | If not. |" in text
+    assert "| error | meaning |\n| --- | --- |\n| `ModelError` | If not. |" in text
     assert text.endswith("```pycon\n>>> 1 + 1\n2\n```")
+
+
+def told(made):
+    """Yield everything that a page tells the docstring of."""
+    for name in SOLVERS:
+        yield registry.solver_class(name)
+    for name in BUILDERS:
+        yield registry.builder(name)
+    for name in made.reference.grouped():
+        yield getattr(ctmc, name)
+
+
+def test_examples_have_what_they_need_where_they_are_copied_to(made):
+    """Every name of an example is imported in it, and is the one that the example has where it is tested."""
+    count = 0
+    for thing in told(made):
+        names = {}
+        for line in made.docstrings.imports(thing):
+            exec(line, names)
+        names.pop("__builtins__", None)
+        module = vars(sys.modules[inspect.unwrap(thing).__module__])
+        assert all(value is module[name] for name, value in names.items())
+        blocks = re.findall(r"^```pycon\n(.*?)^```", made.docstrings.markdown(thing, 3), re.DOTALL | re.MULTILINE)
+        examples = [example for block in blocks for example in doctest.DocTestParser().get_examples(block)]
+        assert unbound("".join(example.source for example in examples)) == set(), thing
+        count += bool(names)
+    assert count > len(SOLVERS)
+
+
+def unbound(source):
+    """Return the names that a program reads and has from nowhere."""
+    top = symtable.symtable(source, "example", "exec")
+
+    def read(table):
+        found = {
+            symbol.get_name()
+            for symbol in table.get_symbols()
+            if symbol.is_referenced() and (table is top or symbol.is_global())
+        }
+        return found.union(*map(read, table.get_children()))
+
+    bound = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+    return read(top) - bound - set(dir(builtins))
+
+
+@pytest.mark.parametrize("name", ["gth", "absorption_lu", "birth_death", "reachable"])
+def test_examples_run_where_they_are_copied_to(made, name):
+    thing = registry.solver_class(name) if name in SOLVERS else registry.builder(name)
+    text = made.docstrings.markdown(thing, 3)
+    session = "\n".join(re.findall(r"^```pycon\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    runner = doctest.DocTestRunner(verbose=False)
+    runner.run(doctest.DocTestParser().get_doctest(session, {}, name, None, 0))
+    assert runner.summarize(verbose=False).failed == 0
+    assert runner.tries > 2
+
+
+def test_signatures_are_short_lines_without_addresses(made):
+    shown = [
+        line
+        for page in made.reference.GROUPS
+        for block in re.findall(r"^```text\n(.*?)^```", made.reference.python_page(page), re.DOTALL | re.MULTILINE)
+        for line in block.splitlines()
+    ]
+    assert max(map(len, shown)) <= 110
+    assert not [line for line in shown if " object at 0x" in line or "<" in line or ", _" in line]
+    assert "ctmc.Transient(model, initial=None, times=(), tolerance=1e-10, reward=None)" in shown
+
+
+def test_results_without_a_word_are_no_table(made):
+    assert made.docstrings.table([("Generator or QBD", "")]) == "`Generator or QBD`"
+    assert made.docstrings.table([("str", "The hash.")], first="type").startswith("| type | meaning |")
+
+
+def test_all_solvers_are_listed_and_linked(made):
+    page = made.solvers.index_page()
+    assert page.index("## Which solver when") < page.index("## All solvers")
+    listed = page.partition("## All solvers")[2]
+    for name in SOLVERS:
+        assert f"| [`{name}`]({name}.md) | " in listed
+    table = page.partition("| solver | problem | take it |")[2].partition("## All solvers")[0]
+    for name in made.solvers.advised():
+        assert f"[`{name}`]({name}.md)" in table
 
 
 # ---- the whole --------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import reference_pages
@@ -27,6 +28,11 @@ def on_files(files: Files, config: Any) -> Files:
         path = str(reference_pages.HOME / "benchmarks" / picture)
         files.append(File.generated(config, picture, abs_src_path=path))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Show the name of a file over its block."""
+    return re.sub(r"^<!-- file: (\S+) -->\n```(\w+)$", r'```\2 title="\1"', markdown, flags=re.MULTILINE)
 
 
 def made() -> dict[str, str]:
