@@ -13,13 +13,17 @@ import re
 import subprocess
 import symtable
 import sys
+import tomllib
 
 import pytest
+from browser import Browser, browser_path
 from expected_names import BUILDERS, SOLVERS
-from pages import HOME
+from pages import HOME, blocks_of
 
 import ctmc
 from ctmc import registry
+from ctmc.storage.models import MODEL_KINDS
+from ctmc.verify import OTHER_KINDS
 
 SITE = HOME / "docs" / "site"
 needs_mkdocs = pytest.mark.skipif(
@@ -233,27 +237,117 @@ def test_all_solvers_are_listed_and_linked(made):
         assert f"[`{name}`]({name}.md)" in table
 
 
+# ---- what pages say -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", ["add-a-solver", "add-a-builder"])
+def test_the_package_of_a_page_is_whole(page):
+    """What pip needs is there, and the entry point names a file of the page that is part of the package."""
+    blocks = blocks_of((HOME / "docs" / "how-to" / f"{page}.md").read_text(encoding="utf-8"))
+    files = {block.marks["file"]: block.text for block in blocks if "file" in block.marks}
+    found = tomllib.loads(files["pyproject.toml"])
+    assert {"name", "version"} <= found["project"].keys()
+    assert found["project"]["dependencies"] == ["ctmc-lab"]
+    ((_, points),) = found["project"]["entry-points"].items()
+    for name, place in points.items():
+        module, _, value = place.partition(":")
+        assert found["tool"]["setuptools"]["py-modules"] == [module]
+        assert re.search(rf"^(class|def) {value}\b", files[f"{module}.py"], re.MULTILINE)
+        assert name == module
+
+
+def test_the_page_of_the_format_has_all_kinds():
+    page = (HOME / "docs" / "storage.md").read_text(encoding="utf-8")
+    kinds = {*MODEL_KINDS, "solution", *OTHER_KINDS}
+    assert set(re.findall(r"`(\w+)`", re.search(r"^\| `kind` \| (.*) \|$", page, re.MULTILINE)[1])) == kinds
+    assert kinds - {"search"} == set(re.findall(r"^## Kind `(\w+)`$", page, re.MULTILINE))
+
+
 # ---- the whole --------------------------------------------------------------------------------------------------------------
 
 
-@needs_mkdocs
-def test_the_site_is_built_without_a_warning_and_needs_no_network(tmp_path):
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the built site."""
+    folder = tmp_path_factory.mktemp("built") / "site"
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", SITE / "mkdocs.yml", "-d", tmp_path / "site"],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", SITE / "mkdocs.yml", "-d", folder],
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr
-    pages = list((tmp_path / "site").rglob("*.html"))
+    return folder
+
+
+@needs_mkdocs
+def test_the_site_is_built_without_a_warning_and_needs_no_network(site):
+    pages = list(site.rglob("*.html"))
     assert len(pages) > len(SOLVERS) + 20
     loaded = re.compile(
         r"<(?:script|img|iframe|source)[^>]*\ssrc=\"?(?:https?:)?//|<link[^>]*stylesheet[^>]*(?:https?:)?//"
     )
     for page in pages:
         assert not loaded.search(page.read_text(encoding="utf-8")), page
-    tutorial = (tmp_path / "site" / "tutorial.html").read_text(encoding="utf-8")
+    tutorial = (site / "tutorial.html").read_text(encoding="utf-8")
     assert "run with" not in re.sub(r"<!--.*?-->", "", tutorial, flags=re.DOTALL)
-    found = json.loads((tmp_path / "site" / "search" / "search_index.json").read_text(encoding="utf-8"))
+    found = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
     assert {"solvers/gth.html", "reference/commands.html", "security.html"} <= {
         entry["location"] for entry in found["docs"]
     }
+
+
+@needs_mkdocs
+def test_files_have_their_name_over_them(site):
+    page = (site / "how-to" / "own-model.html").read_text(encoding="utf-8")
+    assert re.findall(r'<span class="filename">(.*?)</span>', page) == [
+        "workshop.py",
+        "model.tra",
+        "model.sta",
+        "model.lab",
+    ]
+
+
+@needs_mkdocs
+def test_the_search_counts_how_to_more_than_changes(site):
+    found = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    boosts = {entry["location"]: entry.get("boost", 1) for entry in found["docs"]}
+    assert boosts["how-to/resume.html"] > boosts["storage.html"] > boosts["changes.html"]
+
+
+@needs_mkdocs
+@pytest.mark.skipif(browser_path() is None, reason="no browser: chromium is not installed")
+def test_pages_in_a_browser(site, tmp_path):
+    """No page is wider than its window, pictures are dark in the dark, and what is copied has no prompts and no output."""
+    browser = Browser(tmp_path / "profile")
+    try:
+        for width in (400, 1280):
+            browser.send(
+                "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
+            )
+            for page in (
+                "index",
+                "tutorial",
+                "coming-from",
+                "security",
+                "solvers/index",
+                "reference/questions",
+                "how-to/own-model",
+            ):
+                browser.send("Page.navigate", url=(site / f"{page}.html").as_uri())
+                browser.until(f"location.pathname.endsWith('{page}.html') && document.readyState === 'complete'")
+                assert browser.run("document.documentElement.scrollWidth") <= width, page
+        block = "document.querySelector('.language-pycon code')"
+        assert browser.run(f"{block}.innerText").startswith(">>> import ctmc")
+        copied = browser.run(f"{block}.setAttribute('data-md-copying', ''), {block}.innerText")
+        assert copied.startswith("import ctmc\ndef events(state):\n    down")
+        assert "\n\nmodel = " in copied
+        assert ">>>" not in copied
+        assert "CONVERGED" not in copied
+        browser.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+        browser.send("Page.navigate", url=(site / "tutorial.html").as_uri())
+        browser.until(
+            "document.body && document.body.dataset.mdColorScheme === 'slate' && document.querySelector('.md-content img')"
+        )
+        assert browser.run("getComputedStyle(document.querySelector('.md-content img')).filter").startswith("invert(1)")
+    finally:
+        browser.close()

@@ -11,7 +11,6 @@ from mkdocs.structure.files import File, Files
 
 from ctmc import registry
 
-
 BOOSTS = {
     "how-to/": 3,
     "tutorial": 3,
