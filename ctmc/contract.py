@@ -216,11 +216,12 @@ def check_builder(name: str, parameters: Mapping[str, Any]) -> list[str]:
     []
     """
     function = registry.builder(name)
-    document = inspect.getdoc(function) or ""
+    heads = [line.partition(" : ") for line in (inspect.getdoc(function) or "").splitlines() if line[:1].strip()]
+    documented = {word.strip() for names, colon, _ in heads if colon for word in names.split(",")}
     wrong = [
         f"parameter {parameter} of {name} is not in its docstring."
         for parameter in inspect.signature(function).parameters
-        if f"\n{parameter} : " not in document
+        if parameter not in documented
     ]
     try:
         first, again = function(**parameters), function(**parameters)

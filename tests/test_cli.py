@@ -223,6 +223,7 @@ def test_info(run, queue):
     assert code == 0
     assert "birth_death" in out
     assert "CONVERGED" in out
+    assert "\n1 solution\n" in out
     code, out, _ = run("info", solution["file"], "--json")
     assert code == 0
     assert json.loads(out)["kind"] == "solution"

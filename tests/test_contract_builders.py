@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 from contract_examples import COUNTER
+from pages import HOME, blocks_of
 
 import ctmc
 from ctmc import registry
@@ -61,6 +63,17 @@ def refusing(rate: float) -> Any:
     raise ModelError("rate is too good to be true.")
 
 
+def half_documented(rate: float, other: float = 1.0, third: float = 1.0) -> Any:
+    """Parameters in one line of numpydoc, and one without.
+
+    Parameters
+    ----------
+    rate, other : float
+        The words third : float stand in a meaning.
+    """
+    return coin(rate)
+
+
 def swallowing(rate: float, **other: Any) -> Any:
     """Takes anything.
 
@@ -109,6 +122,16 @@ def test_good_builders_pass(builder):
     assert check_builder(builder(reducible), {"rate": 1.0}) == []
 
 
+def test_the_builder_of_the_page_passes(monkeypatch):
+    page = (HOME / "docs" / "how-to" / "add-a-builder.md").read_text(encoding="utf-8")
+    (source,) = [block.text for block in blocks_of(page) if block.marks.get("file") == "repair_shop.py"]
+    names: dict[str, Any] = {"__name__": "repair_shop"}
+    exec(source, names)
+    monkeypatch.setattr(registry, "builder", lambda name: names[name])
+    call = re.search(r"`ctmc\.contract\.(check_builder\(.*\))`", page)[1]
+    assert eval(call, {"check_builder": check_builder}) == []
+
+
 @pytest.mark.parametrize(
     ("function", "decorated", "words"),
     [
@@ -118,6 +141,7 @@ def test_good_builders_pass(builder):
             ["the model of coin carries no recipe", "coin raises a TypeError for a parameter that does not exist"],
         ),
         (undocumented, True, ["parameter rate of undocumented is not in its docstring."]),
+        (half_documented, True, ["parameter third of half_documented is not in its docstring."]),
         (drifting, True, ["drifting gives another model when it is called again."]),
         (nothing, False, ["nothing returns a list; allowed is a Generator or a QBD."]),
         (refusing, True, ["refusing raised ModelError: rate is too good to be true."]),

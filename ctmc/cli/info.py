@@ -52,7 +52,8 @@ def _info(file: str, structure: bool, spectral_gap: bool, memory_limit: str | No
     columns = ("problem", "solver", "status", "defect", "seconds", "file")
     if "solutions" in facts:
         output.write()
-        output.write(f"{len(facts['solutions'])} solutions" if facts["solutions"] else "No solutions yet.")
+        count = len(facts["solutions"])
+        output.write(f"{count} solution{'s' * (count > 1)}" if count else "No solutions yet.")
         if facts["solutions"]:
             output.table(columns, [[row.get(name) for name in columns] for row in facts["solutions"]])
     if "rows" in facts:

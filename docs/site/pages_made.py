@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import reference_pages
@@ -9,6 +10,19 @@ import solver_pages
 from mkdocs.structure.files import File, Files
 
 from ctmc import registry
+
+BOOSTS = {
+    "how-to/": 3,
+    "tutorial": 3,
+    "index": 3,
+    "theory": 3,
+    "changes": 0.1,
+    "contributing": 0.1,
+    "figures": 0.1,
+    "joss": 0.1,
+    "release": 0.1,
+}
+"""Beginning of an address -> how much a hit there counts in the search."""
 
 
 def on_config(config: Any) -> Any:
@@ -27,6 +41,13 @@ def on_files(files: Files, config: Any) -> Files:
         path = str(reference_pages.HOME / "benchmarks" / picture)
         files.append(File.generated(config, picture, abs_src_path=path))
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Show the name of a file over its block, and let the search find how something is done before what has changed."""
+    address = page.file.src_uri
+    page.meta["search"] = {"boost": next((boost for start, boost in BOOSTS.items() if address.startswith(start)), 1)}
+    return re.sub(r"^<!-- file: (\S+) -->\n```(\w+)$", r'```\2 title="\1"', markdown, flags=re.MULTILINE)
 
 
 def made() -> dict[str, str]:

@@ -16,6 +16,7 @@ from ctmc import registry
 from ctmc.cli.app import cli
 
 HOME = Path(__file__).resolve().parents[2]
+_WIDTH = 100
 
 GROUPS = {
     "questions": (
@@ -39,6 +40,13 @@ GROUPS = {
 }  # fmt: skip
 """Page -> title and names, in order; together they are all public names."""
 
+INTRODUCTIONS = {
+    "questions": "What can be asked of a model, `ctmc.solve`, which answers, and what an answer holds.",
+    "models": "How models are made in Python, what they hold, and what is found out about them. Ready ones are listed under [Builders](builders.md).",
+    "files": "Models are kept in files of this project ([file format](../storage.md)) and exchanged in [files of other programs](../formats.md).",
+    "errors": "What is raised on purpose. Each is one sentence that names the field, its value and what is allowed.",
+}
+
 
 def grouped() -> dict[str, str]:
     """Return the page of every public name."""
@@ -54,7 +62,7 @@ def python_page(page: str) -> str:
         found = name.removeprefix("ctmc.").partition("(")[0]
         return f"{pages[found]}.md#ctmc.{found}" if found in pages else None
 
-    out = [f"# {title}", "Examples are run as tests; they begin after the imports of the module that they stand in."]
+    out = [f"# {title}", INTRODUCTIONS[page]]
     for names in parts:
         for name in names:
             thing = getattr(ctmc, name)
@@ -88,13 +96,34 @@ def _signature(name: str, thing: Any) -> str:
     except (TypeError, ValueError):
         return ""
     empty = inspect.Parameter.empty
-    parameters = [parameter.replace(annotation=empty) for key, parameter in found.parameters.items() if key != "self"]
-    return f"```text\n{name}{found.replace(parameters=parameters, return_annotation=empty)}\n```"
+    parameters = [
+        parameter.replace(annotation=empty)
+        for key, parameter in found.parameters.items()
+        if key != "self" and not key.startswith("_")
+    ]
+    shown = f"{name}{found.replace(parameters=parameters, return_annotation=empty)}"
+    shown = re.sub(r"<(\w+\.\w+): .*?>", r"\1", shown)  # a member of an enumeration
+    shown = re.sub(r"<factory>|<[^<>]* object at 0x\w+>", "..", shown)
+    return f"```text\n{_wrapped(shown)}\n```"
+
+
+def _wrapped(signature: str) -> str:
+    """Return a signature in lines that are broken behind commas and not long."""
+    lines = [""]
+    for part in re.split(r"(?<=, )", signature):
+        if lines[-1].strip() and len(lines[-1] + part.rstrip()) > _WIDTH:
+            lines[-1:] = [lines[-1].rstrip(), "    "]
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def builders_page() -> str:
     """Return the page of all builders."""
-    out = ["# Builders", "The name is that of the command, `ctmc build NAME`, and of `ctmc.build(NAME, ..)`."]
+    out = [
+        "# Builders",
+        "The models that come with the package. A name is that of the command, `ctmc build NAME`, and of `ctmc.build(NAME, ..)`. What they are good for, "
+        "with sizes and what is known about them, says the table of the README; [own models](../how-to/own-model.md) need no builder.",
+    ]
     for name in registry.builder_names():
         out += [f"## {name}", docstrings.markdown(registry.builder(name), 3)]
     return "\n\n".join(out) + "\n"
@@ -104,6 +133,7 @@ def commands_page() -> str:
     """Return the help of every command."""
     out = [
         "# Commands",
+        "What `ctmc COMMAND --help` prints, for each command; the parameters of models stand under [Builders](builders.md). "
         "Exit codes: 0 fine, 1 an answer that is not certified, 2 bad input, 70 an error inside the program.",
     ]
     with click.Context(cli, info_name="ctmc", terminal_width=100, max_content_width=100) as context:

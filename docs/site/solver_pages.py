@@ -16,6 +16,12 @@ from ctmc import registry
 HOME = Path(__file__).resolve().parents[2]
 MEASURED = Path(__file__).with_name("which_solver.json")
 _STATES, _ENTRIES = 10**6, 8 * 10**6
+_QUESTIONS = {
+    "Long run": {"stationary"},
+    "Over time": {"transient", "accumulated-reward"},
+    "Discounted": {"discounted-reward"},
+    "Time until something happens": {"first-passage"},
+}
 
 
 @cache
@@ -114,18 +120,40 @@ def best(model: str) -> float:
 
 
 def index_page() -> str:
-    """Return the page of all solvers: what the README says about them, and a table with links."""
-    rows = ["| solver | answers | takes a | |", "| --- | --- | --- | --- |"]
-    for name in registry.solver_names():
-        kind: Any = registry.solver_class(name)
-        needs = kind.needs if isinstance(kind.needs, tuple) else (kind.needs,)
-        problems = ", ".join(registry.problem_name(problem) for problem in kind.solves)
-        text = docstrings.summary(kind).replace("|", "&#124;")
-        rows.append(f"| [`{name}`]({name}.md) | {problems} | {', '.join(need.__name__ for need in needs)} | {text} |")
-    section = (
-        (HOME / "README.md").read_text(encoding="utf-8").partition("\n## Which solver when\n")[2].partition("\n## ")[0]
+    """Return the page of all solvers: what the README says about them, and for each question a table with links."""
+    out = [
+        "# Solvers",
+        "`ctmc solve` takes a default that suits the question, `--solver auto` what `ctmc advise` names, `--solver NAME` any of these; in Python the name is the "
+        "second argument of `ctmc.solve`. [All solvers](#all-solvers) are listed by question below; first, what was measured.",
+        _section(),
+        "## All solvers",
+    ]
+    for title, problems in _QUESTIONS.items():
+        out.append(f"### {title}")
+        rows = ["| solver | takes a | method |", "| --- | --- | --- |"]
+        for name in registry.solver_names():
+            kind: Any = registry.solver_class(name)
+            if not problems & {registry.problem_name(problem) for problem in kind.solves}:
+                continue
+            needs = kind.needs if isinstance(kind.needs, tuple) else (kind.needs,)
+            text = docstrings.summary(kind).replace("|", "&#124;")
+            rows.append(f"| [`{name}`]({name}.md) | {', '.join(need.__name__ for need in needs)} | {text} |")
+        out.append("\n".join(rows))
+    return "\n\n".join(out) + "\n"
+
+
+def _section() -> str:
+    """Return the section of the README, with links to the pages of the solvers that its table of all solvers names."""
+    text = (HOME / "README.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Which solver when\n")[2].partition("\n## ")[0]
+    for old, new in (("README.md", "figures.md"), ("which_solver.svg", "which_solver.svg")):
+        section = section.replace(f"(benchmarks/{old})", f"(../{new})")
+    names = set(registry.solver_names())
+
+    def linked(row: re.Match[str]) -> str:
+        return re.sub(r"`(\w+)`", lambda word: f"[{word[0]}]({word[1]}.md)" if word[1] in names else word[0], row[0])
+
+    return (
+        "## Which solver when\n"
+        + re.sub(r"^\| `[^|]+\||^(?:- |Take ).*$", linked, section, flags=re.MULTILINE).rstrip()
     )
-    section = section.replace("benchmarks/README.md", "../figures.md").replace(
-        "benchmarks/which_solver.svg", "../which_solver.svg"
-    )
-    return "# Solvers\n\n" + "\n".join(rows) + "\n\n## Which solver when\n" + section
