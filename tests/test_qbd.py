@@ -125,6 +125,39 @@ def test_bad_blocks(change, sentence):
     assert "\n" not in str(caught.value)
 
 
+UNKNOWN = {
+    "a block of another name": (
+        lambda: QBD.from_blocks(UP, LOCAL, DOWN, rewardz={}),
+        "'rewardz'; did you mean 'rewards'",
+    ),
+    "of steps": (
+        lambda: QBD.from_discrete_time([[0.2]], [[0.5]], [[0.3]], boundry=[]),
+        "'boundry'; did you mean 'boundary'",
+    ),
+    "of a copy": (lambda: modulated().replace(nodes=()), "'nodes'; did you mean 'notes'"),
+    **{
+        f"{name} of a copy": (
+            lambda name=name: modulated().replace(**{name: getattr(modulated(0.4), name)}),
+            f"'{name}'",
+        )
+        for name in ("up", "local", "down", "boundary", "phases", "variables")
+    },
+}
+
+
+@pytest.mark.parametrize("fault", UNKNOWN)
+def test_names_that_are_not_known_are_refused(fault):
+    """Blocks and states of a copy cannot be others: nobody would look at them again."""
+    make, words = UNKNOWN[fault]
+    with pytest.raises(ctmc.UnknownNameError, match=f"There is no field of a QBD that may be given here {words}"):
+        make()
+
+
+def test_a_copy_is_checked():
+    with pytest.raises(ctmc.ModelError, match="checks is 'none'; allowed is a function"):
+        modulated().replace(checks="none")
+
+
 def test_good_boundary_is_taken():
     assert QBD.from_blocks(UP, LOCAL, DOWN, GOOD_BOUNDARY).boundary_levels == 2
 
