@@ -27,7 +27,7 @@ from ctmc.storage.manifest import decode_manifest, encode_manifest
 from ctmc.storage.question import question_hash, question_of
 from ctmc.storage.ranges import stored_range
 from ctmc.storage.store import Store
-from ctmc.storage.stored import _cut
+from ctmc.storage.stored import _cut, load_fitting
 from ctmc.storage.streams import stream_of
 
 FORMAT = [
@@ -152,6 +152,45 @@ def test_a_chunk_with_a_right_checksum_and_other_numbers_is_refused(tmp_path):
 # ---- arrays that come slab by slab ----------------------------------------------------------------------------------------------------------
 
 VALUES = np.array([0.5, 2.0, 3.0])
+
+
+READERS = {
+    "load": ctmc.load,
+    "open": ctmc.open,
+    "load what fits": load_fitting,
+    "open what does not fit": lambda path, progress: opened_under(path, progress),
+    "verify": ctmc.verify,
+}
+
+
+def opened_under(path, progress):
+    with limited_memory("400KiB"):
+        return load_fitting(path, progress=progress)
+
+
+@pytest.mark.parametrize(
+    ("way", "variant"),
+    [
+        *((way, False) for way in READERS),
+        ("load", True),
+        ("load what fits", True),
+        ("verify", True),
+    ],  # others are loaded
+)
+def test_every_way_of_reading_a_model_tells_how_far_it_is(tmp_path, way, variant):
+    path, told = tmp_path / "model.h5", []
+    model = registry.build("tandem_network", service_rates=[3.0, 2.0], arrival_rate=1.0, total_capacity=90)
+    ctmc.save(path, model, progress=lambda *news: told.append(news))
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
+    assert told[-1][0] == told[-1][1] > model.size
+    if variant:
+        path = tmp_path / "fast.h5"
+        rerate(tmp_path / "model.h5", path, {"arrival_rate": 1.5})
+    told.clear()
+    READERS[way](path, progress=lambda *news: told.append(news))
+    assert told
+    assert all(0 < done <= whole for done, whole in told)
+    assert told[-1][0] == told[-1][1]
 
 
 def ring_of_slabs(n, special=-1, behind=0, coded=False):
