@@ -72,7 +72,7 @@ def test_the_memory_of_any_depth_is_what_was_forecast(of):
         finally:
             tracemalloc.stop()
     assert all(peak < forecast + rows for peak, forecast in zip(peaks, forecasts, strict=True))
-    np.testing.assert_allclose(np.diff(peaks), np.diff(forecasts), rtol=0.05)
+    np.testing.assert_allclose(np.diff(peaks), np.diff(forecasts), rtol=0.1)  # the rest is least squares
 
 
 def test_acceleration_pays():
