@@ -162,7 +162,7 @@ def advise(problem: Problem | Generator | QBD | LevelDependentQBD, *, timed: boo
     else:
         ranked, reasons, read = costs_over_time(problem)
         facts |= read
-        nominal = product_cost(model.size, model.entries, model.representation)  # type: ignore[union-attr]
+        nominal = product_cost(model.size, model.entries, model.representation)  # type: ignore[union-attr]  # a generator
     ranked = [cost for cost in ranked if _can_run(cost.solver, problem)]
     fitting = [cost for cost in ranked if cost.bytes <= limit]
     if not fitting:

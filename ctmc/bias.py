@@ -164,7 +164,7 @@ def stationary_solution(source: Solution | Generator) -> Solution:
     if not isinstance(problem, Stationary) or not isinstance(problem.model, Generator):
         raise UnsupportedProblemError(
             f"gain and bias are those of a stationary problem on a Generator; this is a {type(problem).__name__} problem on a "
-            f"{type(problem.model).__name__}."  # type: ignore[attr-defined]
+            f"{type(problem.model).__name__}."  # type: ignore[attr-defined]  # every problem has one
         )
     count = len(problem.model.classes.recurrent)
     if count > 1:

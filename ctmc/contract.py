@@ -98,7 +98,7 @@ def check_options(kind: type) -> list[str]:
     wrong = _not_a_solver(kind)
     if wrong:
         return wrong
-    parameters = kind.__dataclass_params__  # type: ignore[attr-defined]
+    parameters = kind.__dataclass_params__  # type: ignore[attr-defined]  # every dataclass has them
     if not parameters.frozen:
         wrong.append(f"{name} is not frozen: its options can be changed after they were checked.")
     # a dataclass without a docstring is given its signature as one

@@ -78,7 +78,7 @@ class Evolution:
     start: np.ndarray
     backward: bool = False
     couplings: tuple[Coupling, ...] = ()
-    reading: Reading = field(default=None)  # type: ignore[assignment]
+    reading: Reading = field(default=None)  # type: ignore[assignment]  # whoever makes one gives it
 
     @property
     def blocks(self) -> int:
@@ -244,7 +244,7 @@ def evolutions(problem: Transient | AccumulatedReward) -> list[Evolution]:
     n = model.size
     begin = None if problem.initial is None else model.own(problem.initial).dense(n)
     if problem.reward is None:
-        return [Evolution(model, times, tolerance, begin[None], reading=Reading())]  # type: ignore[index]
+        return [Evolution(model, times, tolerance, begin[None], reading=Reading())]  # type: ignore[index]  # without a reward there is a start
     require_memory("the values of the rewards", 16 * n * len(problem.reward), states=n)
     columns = reward_columns(model, problem.reward)
     moments = problem.moments if isinstance(problem, AccumulatedReward) else 0

@@ -57,7 +57,7 @@ def builder(name: str) -> Callable[..., Any]:
     found = _load("builder", name, _places("builders"))
     if not callable(found):
         raise PluginError(f"builder {name!r} is a {type(found).__name__}; a builder is a function.")
-    return found  # type: ignore[no-any-return]
+    return found  # type: ignore[no-any-return]  # any callable
 
 
 def builder_designs(name: str) -> dict[str, Callable[..., Any]]:
@@ -166,7 +166,7 @@ def solver_class(name: str) -> type[Solver]:
         kinds = (declared,) if attribute == "needs" and isinstance(declared, type) else declared
         if not isinstance(kinds, tuple) or not kinds or not all(isinstance(kind, type) for kind in kinds):
             raise PluginError(f"solver {name!r} has {attribute} = {shown(declared)}; allowed is a tuple of classes.")
-    return found  # type: ignore[return-value]
+    return found  # type: ignore[return-value]  # looked at above
 
 
 def load_own_solvers() -> None:
@@ -216,7 +216,7 @@ def make_solver(given: Any) -> Solver:
 def solver_with(name: str, options: dict[str, Any]) -> Solver:
     """Return the named solver with options; unknown ones raise `UnknownNameError`."""
     kind = solver_class(name)
-    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]  # solvers are dataclasses
     for option in options:
         if option not in known:
             raise unknown_name(f"option of {name}", option, known)

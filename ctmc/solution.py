@@ -187,7 +187,7 @@ class Solution(Summarised):
         earning = [k for k, reward in enumerate(rewards) if reward.has_impulses]
         if earning and not isinstance(model, Generator):
             raise ModelError(f"reward {names[earning[0]]!r} is earned at events; only a Generator has such rewards.")
-        impulses = {k: impulse_rates(model, rewards[k]) for k in earning}  # type: ignore[arg-type]
+        impulses = {k: impulse_rates(model, rewards[k]) for k in earning}  # type: ignore[arg-type]  # a generator where any is earned
         for positions, states, weights in model.weighted_slabs(self.value):
             for k, reward in enumerate(rewards):
                 values = reward.evaluate(states, positions)

@@ -235,5 +235,5 @@ def _by_slepc(model: Generator, tolerance: float) -> tuple[complex, np.ndarray]:
     missing = registry.missing_library(solver)
     if missing:
         raise PluginError(f"slepc_krylov_schur {missing}.")
-    found: tuple[complex, np.ndarray] = solver.next_eigenvalue(model, max(_SHARPER * tolerance, 1e-15))  # type: ignore[attr-defined]
+    found: tuple[complex, np.ndarray] = solver.next_eigenvalue(model, max(_SHARPER * tolerance, 1e-15))  # type: ignore[attr-defined]  # of this solver alone
     return found

@@ -155,7 +155,7 @@ class _Uncertain:
     Questions about it have no answer: comparisons, truth and conversion to a float raise `TypeError`.
     """
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # no key of a dictionary
 
     def __init__(self, low: float, high: float) -> None:
         self.low, self.high = low, high
@@ -241,7 +241,7 @@ def _evaluated(problem: Problem, known: dict[str, Interval]) -> tuple[dict[str, 
     stand_in = _Enclosed(problem, known)
     measures = problem.model.measures
     try:
-        found = {} if measures is None else dict(measures(stand_in))  # type: ignore[arg-type]
+        found = {} if measures is None else dict(measures(stand_in))  # type: ignore[arg-type]  # stands in for a solution
     except Exception:  # the measures are a plug-in's, and may want what an interval is not
         found = {}
     return found, stand_in.names

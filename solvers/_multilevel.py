@@ -172,8 +172,8 @@ class Multilevel:
             masses = gth(whole.dense())
         else:
             for _ in range(2):
-                sweep(whole, masses)  # type: ignore[arg-type]  # has what a sweep needs
-                sweep(whole, masses, reverse=True)  # type: ignore[arg-type]
+                sweep(whole, masses)  # has what a sweep needs
+                sweep(whole, masses, reverse=True)
                 if _ == 0:
                     self._cycle(whole, masses, depth + 1)
         np.multiply(masses[part_of], shares, out=pi)

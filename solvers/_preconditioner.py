@@ -38,4 +38,4 @@ def preconditioner(
     require_numbers("the preconditioner 'ilu'", chain.entries + chain.size, chain.size)
     shift = dia_array((_SHIFT * chain.exit_rates[None], [0]), shape=(chain.size, chain.size))
     factors = spilu((shift - chain.to_scipy().T).tocsc(), drop_tol=drop_tolerance, fill_factor=fill)
-    return factors.solve  # type: ignore[no-any-return]
+    return factors.solve

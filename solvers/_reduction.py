@@ -210,7 +210,7 @@ class _LatticeHalves(Reduction):
         self._other = np.empty(self.size)
 
     @cached_property
-    def exit_rates(self) -> np.ndarray:  # type: ignore[override]  # not needed by all
+    def exit_rates(self) -> np.ndarray:  # not needed by all
         exits = np.ones(self.size)
         split(self._sides, self._strides, 0, self.chain.exit_rates, exits)
         return exits

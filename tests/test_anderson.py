@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from ctmc.model.generator import Generator
 from ctmc.problem import Stationary
 from ctmc.solution import Status
 from ctmc.threads import limited_threads
+from ctmc.trace import Trace
 from solvers._acceleration import Mixer, StepMap, SweepMap, swift_map, without_zeros
 from solvers._aggregation import half_levels
 from solvers._reduction import reduction
@@ -49,6 +52,27 @@ def test_every_map_finds_every_state(name, of):
 def test_any_depth(depth):
     solution = ctmc.solve(Stationary(QUEUES), Anderson(depth=depth))
     np.testing.assert_allclose(solution.value, exact(QUEUES), rtol=1e-6)
+
+
+@pytest.mark.parametrize("of", MAPS)
+def test_the_memory_of_any_depth_is_what_was_forecast(of):
+    """All of it but the rows, which maps may copy, sorted by color or slab by slab; what a depth takes more, exactly."""
+    chain = supermarket([1.0, 1.5, 2.0], 3.6, 2, 15, sampling="with_replacement").written_out()
+    problem, rows = Stationary(chain), 24 * chain.entries
+    Anderson(of=of).run(problem, Trace(1e-12))  # what is found once about the chain is its own
+    peaks, forecasts = [], []
+    for depth in (20, 40, 60):
+        method = Anderson(of=of, depth=depth)
+        forecasts.append(method.memory(method._map(chain).size, chain.entries))
+        gc.collect()
+        tracemalloc.start()
+        try:
+            method.run(problem, Trace(1e-12))
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    assert all(peak < forecast + rows for peak, forecast in zip(peaks, forecasts, strict=True))
+    np.testing.assert_allclose(np.diff(peaks), np.diff(forecasts), rtol=0.1)  # the rest is least squares
 
 
 def test_acceleration_pays():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ctmc.errors import StorageError
+from ctmc.errors import ModelError, StorageError
 from ctmc.storage import atomic
 from ctmc.storage.atomic import dead_leftovers, failure_reason, replace_file
 
@@ -198,3 +198,9 @@ def fail():
 )
 def test_why_something_failed_is_one_clause(error, reason):
     assert failure_reason(error) == reason
+
+
+@pytest.mark.parametrize("path", [None, 5, "", b"file.h5", ["file.h5"], Path], ids=repr)
+def test_what_is_no_path_is_refused_before_anything_is_written(path):
+    with pytest.raises(ModelError, match=r"^path is .*; allowed is the path of a file, as text or pathlib\.Path\.$"):
+        replace_file(path, lambda temporary: pytest.fail("it was written"), overwrite=True)

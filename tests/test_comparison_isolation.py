@@ -14,6 +14,7 @@ import pytest
 from comparison_examples import Counting, gone
 
 import ctmc
+from ctmc.cli import main
 from ctmc.comparison import compare as comparing
 from ctmc.comparison.compare import compare
 from ctmc.comparison.files import load_comparison
@@ -120,6 +121,28 @@ def test_a_full_disk_loses_nothing(tmp_path, queue, monkeypatch):
     rest = Counting()
     assert compare([queue], "gth,gmres", output, watcher=rest).unsaved == ""
     assert rest.done == 1
+
+
+def test_the_command_names_a_file_of_results_only_where_it_stands(tmp_path, queue, monkeypatch, capsys):
+    output = tmp_path / "found.h5"
+    arguments = ["compare", str(queue), "--solvers", "gth", "-o", str(output)]
+
+    def full(path, found):
+        raise StorageError(f"Cannot write {path}: No space left on device.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(comparing, "save_comparison", full)
+        assert main(arguments) == 2
+    told = capsys.readouterr()
+    assert "gth" in told.out
+    assert "1 of 1 runs have a certified answer.\n" in told.err
+    assert "Results:" not in told.out + told.err
+    assert f"ctmc: Cannot write {output}: No space left on device." in (told.out + told.err).splitlines()
+    assert not output.exists()
+    assert main(arguments) == 0
+    told = capsys.readouterr()
+    assert f"1 of 1 runs have a certified answer.  Results: {output}; 'ctmc report {output}'" in told.err
+    assert load_comparison(output).complete
 
 
 def test_the_same_output_at_once(tmp_path, queue):

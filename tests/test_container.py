@@ -315,6 +315,12 @@ def test_kind_is_refused(tmp_path: Path, kind: str) -> None:
         write_container(tmp_path / "file.h5", kind, {}, {})
 
 
+@pytest.mark.parametrize("kind", ["x", "a kind of its own", "x" * 64])
+def test_kind_comes_back(tmp_path: Path, kind: str) -> None:
+    write_container(tmp_path / "file.h5", kind, {}, {})
+    assert read_container(tmp_path / "file.h5", [kind]).kind == kind
+
+
 # The rules of the house
 
 

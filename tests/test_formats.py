@@ -443,3 +443,20 @@ def test_a_study_says_what_is_wrong_with_a_file(tmp_path, monkeypatch, capsys, t
     assert main(["run", "study.toml", "-o", "result.h5"]) in (1, 2)
     shown = capsys.readouterr()
     assert sentence in " ".join((shown.out + shown.err).split())
+
+
+@pytest.mark.parametrize("name", ["queue.prism", "queue.sm", "QUEUE.PM", "queue.jani", "chain.nm"])
+@pytest.mark.parametrize("text", [b"ctmc\nmodule queue\nendmodule\n", b"2 1\n0 1 1.0\n"])
+def test_a_model_in_a_language_is_told_how_to_become_a_list(tmp_path, name, text):
+    """Whatever its first bytes look like."""
+    (tmp_path / name).write_bytes(text)
+    with pytest.raises(
+        ctmc.StorageError, match=r"is a model in the language of PRISM or JANI; allowed are lists of states"
+    ):
+        format_of(tmp_path / name)
+
+
+@pytest.mark.parametrize("graph", [None, 5, "up", [[-1.0, 1.0]], {"up": {"down": 1.0}}], ids=repr)
+def test_what_is_no_graph_is_refused(graph):
+    with pytest.raises(ctmc.ModelError, match=r"graph is a .*; allowed is a directed graph of networkx\."):
+        graphml.from_networkx(graph)

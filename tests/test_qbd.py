@@ -126,6 +126,39 @@ def test_bad_blocks(change, sentence):
     assert "\n" not in str(caught.value)
 
 
+UNKNOWN = {
+    "a block of another name": (
+        lambda: QBD.from_blocks(UP, LOCAL, DOWN, rewardz={}),
+        "'rewardz'; did you mean 'rewards'",
+    ),
+    "of steps": (
+        lambda: QBD.from_discrete_time([[0.2]], [[0.5]], [[0.3]], boundry=[]),
+        "'boundry'; did you mean 'boundary'",
+    ),
+    "of a copy": (lambda: modulated().replace(nodes=()), "'nodes'; did you mean 'notes'"),
+    **{
+        f"{name} of a copy": (
+            lambda name=name: modulated().replace(**{name: getattr(modulated(0.4), name)}),
+            f"'{name}'",
+        )
+        for name in ("up", "local", "down", "boundary", "phases", "variables")
+    },
+}
+
+
+@pytest.mark.parametrize("fault", UNKNOWN)
+def test_names_that_are_not_known_are_refused(fault):
+    """Blocks and states of a copy cannot be others: nobody would look at them again."""
+    make, words = UNKNOWN[fault]
+    with pytest.raises(ctmc.UnknownNameError, match=f"There is no field of a QBD that may be given here {words}"):
+        make()
+
+
+def test_a_copy_is_checked():
+    with pytest.raises(ctmc.ModelError, match="checks is 'none'; allowed is a function"):
+        modulated().replace(checks="none")
+
+
 def test_good_boundary_is_taken():
     assert QBD.from_blocks(UP, LOCAL, DOWN, GOOD_BOUNDARY).boundary_levels == 2
 
@@ -236,6 +269,16 @@ def test_boundary_watched_alone_has_the_same_proportions(seed):
     np.testing.assert_allclose(pi, whole / whole.sum(), rtol=1e-13)
     by_rate = queue.watched_boundary(answer.r @ queue.down)
     np.testing.assert_allclose(by_rate.to_scipy().toarray(), chain.to_scipy().toarray(), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]], ids=["last", "first"])
+def test_a_boundary_phase_that_is_never_entered_again_has_no_mass(order):
+    """The boundary watched alone is reducible then, and has no exchange to look at."""
+    local, down = np.array([[-1.0, 0.0], [0.5, -1.5]])[np.ix_(order, order)], np.array([[2.0, 0.0]])[:, order]
+    solution = solved(QBD.from_blocks(UP, LOCAL, DOWN, [(None, local, [[1.0], [1.0]]), (down, LOCAL, UP)]))
+    assert solution.converged
+    np.testing.assert_allclose(solution.value.boundary[0][order], [0.5, 0.0], atol=1e-14)
+    np.testing.assert_allclose(solution.value.boundary[1], [0.25], rtol=1e-13)
 
 
 @pytest.mark.parametrize("ask", [lambda answer: answer.level(-1), lambda answer: answer.tail(-1)])

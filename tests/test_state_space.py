@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from ctmc.errors import ModelError
 from ctmc.model import state_space
+from ctmc.model.level_dependent import LevelDependentQBD
+from ctmc.model.qbd import QBD
 from ctmc.model.state_space import SLAB, Lattice, Listed, Variable
 
 boxes = st.lists(st.integers(0, 4), min_size=1, max_size=4)
@@ -188,6 +190,9 @@ def test_listed_is_a_frozen_copy():
         space.table[0] = 5
 
 
+TWICE = (Variable("a"), Variable("b"), Variable("b"))
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -209,6 +214,10 @@ def test_listed_is_a_frozen_copy():
         (lambda: Listed(np.array([[1, 2], [3, 4], [1, 2]])), ["(1, 2)", "twice"]),
         (lambda: Listed(np.array([[2**62, -(2**62)], [-(2**62), 5], [2**62, -(2**62)]])), [str(2**62), "twice"]),
         (lambda: Listed(np.array([[1, 2]]), (Variable("a"),)), ["1 coordinates", "2"]),
+        (lambda: Lattice((1, 1, 2), variables=TWICE), ["variables has the name 'b' twice"]),
+        (lambda: Listed(np.array([[1, 2, 3]]), TWICE), ["variables has the name 'b' twice"]),
+        (lambda: QBD.from_blocks([[1]], [[-3]], [[2]], variables=TWICE), ["variables has the name 'b' twice"]),
+        (lambda: LevelDependentQBD(lambda k: (None, 0, 0), variables=TWICE), ["variables has the name 'b' twice"]),
     ],
 )
 def test_bad_spaces(make, words):

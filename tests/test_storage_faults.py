@@ -208,11 +208,12 @@ def test_what_a_model_needs_is_told_from_its_arrays():
     assert stored.memory_to_load(rows) == 2 * stored.loaded_bytes(rows) + 56 * 100
     two = {**arrays(exit_rates=((100,), "<f8")), "rates/codes": StoredArray((300,), np.dtype("<u2"))}
     assert stored.loaded_bytes(two) == 6 * 300 + 16 * 100
-    wide = {
-        "exit_rates.codes": StoredArray((2**31,), np.dtype("u1")),
-        "rates/data.codes": StoredArray((9,), np.dtype("u1")),
-    }
-    assert stored.loaded_bytes(wide) == 16 * 9 + 16 * 2**31
+    for states, per_entry in ((2**31 - 1, 12), (2**31, 16)):  # sources of 64 bits where they are needed
+        wide = {
+            "exit_rates.codes": StoredArray((states,), np.dtype("u1")),
+            "rates/data.codes": StoredArray((9,), np.dtype("u1")),
+        }
+        assert stored.loaded_bytes(wide) == per_entry * 9 + 16 * states
 
 
 # Models that are loaded

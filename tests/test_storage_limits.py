@@ -16,7 +16,7 @@ from ctmc.errors import StorageError
 from ctmc.model.memory import limited_memory
 from ctmc.model.state_space import Lattice
 from ctmc.model.streamed import made, streaming
-from ctmc.model.transitions import FloatTransitions
+from ctmc.model.transitions import CodedTransitions, FloatTransitions
 from ctmc.solution import HISTORY
 from ctmc.storage import coding, container, foreign, gate, hash_tree, inventory, manifest, rerate, sources, verified
 from ctmc.storage.checkpoints import _compare, load_checkpoint, save_checkpoint
@@ -27,6 +27,7 @@ from ctmc.storage.manifest import decode_manifest, encode_manifest
 from ctmc.storage.question import question_hash, question_of
 from ctmc.storage.ranges import stored_range
 from ctmc.storage.store import Store
+from ctmc.storage.stored import _cut, load_fitting
 from ctmc.storage.streams import stream_of
 
 FORMAT = [
@@ -146,6 +147,126 @@ def test_a_chunk_with_a_right_checksum_and_other_numbers_is_refused(tmp_path):
             read()
     with pytest.raises(StorageError, match="slab 0 of the array 'x' was changed since it was verified"):
         other.slab("x", 0, chunk, known=b"0123")
+
+
+# ---- arrays that come slab by slab ----------------------------------------------------------------------------------------------------------
+
+VALUES = np.array([0.5, 2.0, 3.0])
+
+
+READERS = {
+    "load": ctmc.load,
+    "open": ctmc.open,
+    "load what fits": load_fitting,
+    "open what does not fit": lambda path, progress: opened_under(path, progress),
+    "verify": ctmc.verify,
+}
+
+
+def opened_under(path, progress):
+    with limited_memory("400KiB"):
+        return load_fitting(path, progress=progress)
+
+
+@pytest.mark.parametrize(
+    ("way", "variant"),
+    [
+        *((way, False) for way in READERS),
+        ("load", True),
+        ("load what fits", True),
+        ("verify", True),
+    ],  # others are loaded
+)
+def test_every_way_of_reading_a_model_tells_how_far_it_is(tmp_path, way, variant):
+    path, told = tmp_path / "model.h5", []
+    model = registry.build("tandem_network", service_rates=[3.0, 2.0], arrival_rate=1.0, total_capacity=90)
+    ctmc.save(path, model, progress=lambda *news: told.append(news))
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
+    assert told[-1][0] == told[-1][1] > model.size
+    if variant:
+        path = tmp_path / "fast.h5"
+        rerate(tmp_path / "model.h5", path, {"arrival_rate": 1.5})
+    told.clear()
+    READERS[way](path, progress=lambda *news: told.append(news))
+    assert told
+    assert all(0 < done <= whole for done, whole in told)
+    assert told[-1][0] == told[-1][1]
+
+
+def ring_of_slabs(n, special=-1, behind=0, coded=False):
+    """Return a streamed ring in slabs of 4096 states; one state has a transition more, and rates of its own.
+
+    Parameters
+    ----------
+    n, special : int
+    behind : int
+        Elements that stand behind the last transition of a slab: what no law of a generator allows.
+    coded : bool
+    """
+
+    def rows(begin, end):
+        states = np.arange(begin, end)
+        pairs = [([(i - 1) % n], [0]) if i != special else (sorted([(i - 1) % n, (i - 2) % n]), [1, 2]) for i in states]
+        used = np.concatenate([np.array(one, np.int32) for one, _ in pairs])
+        codes = np.concatenate([np.array(one, np.uint8) for _, one in pairs])
+        indptr = np.concatenate([[0], np.cumsum([len(one) for one, _ in pairs])])
+        found = np.concatenate([used, np.full(behind, n + 7, np.int32)])
+        if coded:
+            return CodedTransitions(indptr, found, np.concatenate([codes, np.full(behind, 255, np.uint8)]), VALUES)
+        return FloatTransitions(indptr, found, np.concatenate([VALUES[codes], np.full(behind, -1.0)]))
+
+    with streaming():
+        return ctmc.Generator(Lattice((n - 1,)), made(n, rows, slab_states=4096))
+
+
+@pytest.mark.parametrize("coded", [False, True], ids=["plain", "coded"])
+@pytest.mark.parametrize("special", [0, 4095, 4096, 8191, 8192, 8999])
+def test_a_value_that_occurs_once_is_stored_wherever_it_stands(tmp_path, special, coded):
+    """At the first and last place of every slab: a number of transitions, and two rates, that no other state has."""
+    ctmc.save(tmp_path / "ring.h5", ring_of_slabs(9000, special, coded=coded))
+    kept = container.read_container(tmp_path / "ring.h5", ["generator"]).arrays
+    assert {"rates/counts.values", "rates/values" if coded else "rates/data.values"} <= kept.keys()
+    ring = np.arange(9000)
+    rates = np.where(ring == special, VALUES[2], VALUES[0])
+    expected = ctmc.Generator.from_transitions(
+        np.append((ring - 1) % 9000, (special - 2) % 9000),
+        np.append(ring, special),
+        np.append(rates, VALUES[1]),
+        Lattice((8999,)),
+    )
+    for found in (ctmc.load(tmp_path / "ring.h5"), ctmc.open(tmp_path / "ring.h5")):
+        for name in ("indptr", "sources", "rates"):
+            np.testing.assert_array_equal(getattr(found.expanded, name), getattr(expected.expanded, name))
+
+
+@pytest.mark.parametrize("coded", [False, True], ids=["plain", "coded"])
+@pytest.mark.parametrize("n", [9, 9000])
+def test_what_stands_behind_the_transitions_of_a_slab_is_not_looked_at(tmp_path, n, coded):
+    """Makers of slabs may use the same memory again, so that there is something left of a longer slab."""
+    digests = [ctmc.save(tmp_path / f"{behind}.h5", ring_of_slabs(n, 3, behind, coded)) for behind in (0, 5)]
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("take", [ctmc.load, ctmc.open])
+def test_states_that_nothing_leads_into_come_back(tmp_path, take):
+    """Where the numbers of transitions are stored, 0 is one of them."""
+    down = np.arange(1, 9000)
+    model = ctmc.Generator.from_transitions(down, down - 1, np.full(8999, 2.0), Lattice((8999,)))
+    ctmc.save(tmp_path / "down.h5", model)
+    assert container.read_container(tmp_path / "down.h5", ["generator"]).arrays["rates/counts.values"].tolist() == [
+        0,
+        1,
+    ]
+    np.testing.assert_array_equal(take(tmp_path / "down.h5").expanded.indptr, model.indptr)
+
+
+def test_rows_that_claim_too_much_are_given_up_at_once():
+    """A file can claim more than anyone wants to wait for."""
+    taken = []
+    parts = (taken.append(k) or np.full(4096, 2) for k in range(100))
+    with pytest.raises(StorageError, match="row pointers do not fit"):
+        _cut(parts, 10_000)
+    assert taken == [0, 1]
 
 
 # ---- stores -------------------------------------------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def test_four_processes_build_a_model_once(run):
     several = [process(1.5, "-o", f"result{k}.h5") for k in range(4)]
     documents = []
     for one in several:
-        out, err = one.communicate(timeout=100)
+        out, err = one.communicate(timeout=280)
         assert one.returncode == 0, err
         documents.append(json.loads(out))
     assert len(Path("builds").read_text().split()) == 1
@@ -111,7 +111,7 @@ def test_when_the_one_who_builds_is_killed_another_takes_over(run):
     finally:
         first.send_signal(signal.SIGKILL)
         first.communicate()
-    out, err = second.communicate(timeout=100)
+    out, err = second.communicate(timeout=280)
     assert second.returncode == 0, err
     assert models_done(json.loads(out)) == ["built: new"]
     assert Path("builds").read_text().split() == [str(first.pid), str(second.pid)]

@@ -225,12 +225,32 @@ def test_a_function_may_select():
     np.testing.assert_array_equal(named.rates, by_function.rates)
     np.testing.assert_array_equal(named.sources, by_function.sources)
     assert by_function.recipe.parameters["selection"].endswith(":delay")
-    with pytest.raises(ctmc.ModelError, match="--allow-code"):
-        supermarket(**EXAMPLE, selection="os:getcwd")
-    with pytest.raises(ctmc.ModelError, match="shape"):
-        supermarket(**EXAMPLE, selection=lambda x, mu, g: x[:2])
-    with pytest.raises(ctmc.ModelError, match="finite"), np.errstate(invalid="ignore"):
-        supermarket(**EXAMPLE, selection=lambda x, mu, g: x * np.inf if mu == 1 else x)
+
+
+SELECTING = {
+    "it is code": ("os:getcwd", "--allow-code"),
+    "too few values": (
+        lambda x, mu, g: x[:2],
+        r"selection is a function that gives shape \(2,\) for server 0; allowed is \(10,\)",
+    ),
+    "one value": (lambda x, mu, g: mu, r"gives shape \(\) for server 0"),
+    "infinite for one server": (lambda x, mu, g: np.where(mu == 1, np.inf, x), "for server 2; .* all finite"),
+    "not a number": (lambda x, mu, g: x + np.nan, "all finite"),
+    "imaginary": (lambda x, mu, g: x + 1j, r"what selection returns is array\(\[0.\+1.j"),
+    "text": (lambda x, mu, g: [str(one) for one in x], r"what selection returns is \['0', .*; allowed are numbers"),
+    "nothing": (lambda x, mu, g: None, "what selection returns is None"),
+    "masked": (lambda x, mu, g: np.ma.masked_equal(x, 1), "what selection returns is masked_array"),
+    "one argument": (lambda x: x, r"selection is a function that failed with TypeError: .*; allowed is f\(x, mu, g\)"),
+    "it fails": (lambda x, mu, g: x[99], "selection is a function that failed with IndexError"),
+}
+
+
+@pytest.mark.parametrize("fault", SELECTING)
+def test_a_function_that_cannot_select_is_refused(fault):
+    function, sentence = SELECTING[fault]
+    with pytest.raises(ctmc.ModelError, match=sentence) as caught:
+        supermarket(**EXAMPLE, selection=function)
+    assert "\n" not in str(caught.value)
 
 
 BAD = [

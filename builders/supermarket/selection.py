@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ctmc.errors import ModelError, printable, shown
-from ctmc.model.parameters import choice
+from ctmc.model.parameters import choice, real_numbers
 from ctmc.model.recipe import function_named
 
 Selection = str | Callable[[np.ndarray, float, float], np.ndarray]
@@ -84,12 +84,13 @@ def selection_table(
 def _called(name: str, function: Callable[..., Any], x: np.ndarray, mu: float, g: float) -> np.ndarray:
     """Return the values of a user's function; what it raises becomes one sentence."""
     try:
-        return np.asarray(function(x, mu, g), dtype=np.float64)
+        values = function(x, mu, g)
     except Exception as error:
         raise ModelError(
             f"{name} is a function that failed with {type(error).__name__}: {printable(error)}; allowed is f(x, mu, g) of a "
             "vector of queue lengths, a service rate and a preference."
         ) from error
+    return real_numbers(f"what {name} returns", values, "numbers, one for each queue length")
 
 
 def held_decisions(parameters: Mapping[str, Any]) -> dict[str, Any]:

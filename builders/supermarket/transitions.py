@@ -66,7 +66,7 @@ def _share(keys: Any, shares: Any, state: Any, i: int, length: int) -> int:
             other = keys[j, state[j]]
             better += other < own
             tied += other == own
-    return better * shares.shape[1] + tied  # type: ignore[no-any-return]
+    return better * shares.shape[1] + tied
 
 
 @compiled

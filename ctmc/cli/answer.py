@@ -41,7 +41,7 @@ def answer(question: Question, output: Output) -> int:
     problem = registry.problem_class(question.problem)(model, **settings)
     solver, advised = chosen_solver(problem, question.solver)
     if question.options:
-        solver = dataclasses.replace(solver, **question.options)  # type: ignore[type-var]
+        solver = dataclasses.replace(solver, **question.options)  # type: ignore[type-var]  # solvers are dataclasses
     shown = registry.solver_name(solver)
     registry.check_takes(solver, problem)
     if question.problem == "stationary":

@@ -104,7 +104,7 @@ class Commands(click.Group):
         if name not in COMMANDS:
             return None
         module = importlib.import_module(f"ctmc.cli.{COMMANDS[name][0]}")
-        return module.command  # type: ignore[no-any-return]
+        return module.command  # type: ignore[no-any-return]  # every module of a command has one
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""

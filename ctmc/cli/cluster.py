@@ -79,7 +79,7 @@ def forecast_on_clusters(given: str, nodes: str, values: dict[str, Any], output:
 
     described = clusters(nodes, values)
     model = unread_model(given)
-    found = [row for cluster in described for row in scale(model, cluster)]  # type: ignore[arg-type]
+    found = [row for cluster in described for row in scale(model, cluster)]  # type: ignore[arg-type]  # has what a forecast reads
     if output.json:
         facts = {name: value for name, value in dataclasses.asdict(described[0]).items() if name != "nodes"}
         output.document({"model": given, "assumed": facts, "forecasts": [dataclasses.asdict(row) for row in found]})

@@ -65,7 +65,7 @@ def read_docstring(thing: Callable[..., Any] | type) -> Docstring:
 def _parameters(body: str) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     names: list[str] = []
-    kind, lines = "", []  # type: ignore[var-annotated]
+    kind, lines = "", list[str]()
 
     def keep() -> None:
         found.update({name: (kind, " ".join(" ".join(lines).split())) for name in names})

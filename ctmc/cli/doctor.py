@@ -206,7 +206,7 @@ def _threads() -> list[Check]:
         return found
 
     right = total(np.ones(1000)) == 1000.0
-    layer = numba.threading_layer()  # type: ignore[attr-defined]
+    layer = numba.threading_layer()  # type: ignore[attr-defined]  # numba does not export it
     checks.append(("threading layer", layer, right))
     for pool in threadpoolctl.threadpool_info():
         if pool.get("user_api") == "blas":
@@ -248,7 +248,7 @@ def _cache() -> list[Check]:
 def _numba_user_cache() -> Path:
     from numba.misc.appdirs import AppDirs
 
-    return Path(AppDirs(appname="numba", appauthor=False).user_cache_dir)  # type: ignore[no-untyped-call]
+    return Path(AppDirs(appname="numba", appauthor=False).user_cache_dir)  # type: ignore[no-untyped-call]  # has no types
 
 
 def _writable(folder: Path) -> bool:

@@ -151,7 +151,7 @@ def _of_answer(solution: Any, figure: str | None, names: list[str]) -> Jobs:
         raise ModelError("--name chooses variables for one figure; add --figure NAME.")
     for name, one in fitting.items():
         if figure in (None, name):
-            yield name, lambda path, one=one: one.draw(solution, path, names=names)  # type: ignore[misc]
+            yield name, lambda path, one=one: one.draw(solution, path, names=names)  # type: ignore[misc]  # bound while it is made
 
 
 def _no_figure(name: str, known: Any) -> UnknownNameError:

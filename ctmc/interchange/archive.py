@@ -149,7 +149,7 @@ def read_members(
 def write_members(path: Path, members: Iterable[tuple[str, bytes | memoryview]], compression: str | None) -> None:
     """Write an archive over an existing, empty, temporary file: regular members, no owner, no dates."""
     mode = "w" if compression is None else f"w:{compression}"
-    with open(path, "wb") as file, tarfile.open(fileobj=file, mode=mode, format=tarfile.PAX_FORMAT) as archive:  # type: ignore[call-overload]
+    with open(path, "wb") as file, tarfile.open(fileobj=file, mode=mode, format=tarfile.PAX_FORMAT) as archive:  # type: ignore[call-overload]  # mode is put together
         for name, data in members:
             member = tarfile.TarInfo(name)
             member.size = memoryview(data).nbytes

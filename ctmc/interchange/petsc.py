@@ -300,7 +300,7 @@ def _count(sources: Any, lengths: Any) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def _put(  # type: ignore[no-untyped-def]
+def _put(  # type: ignore[no-untyped-def]  # compiled for what it is given
     begin, indptr, sources, codes, rates, numbers, diagonal, following, columns, values
 ):
     """Put the entries of some columns, of which words are given, behind those that their rows have already."""

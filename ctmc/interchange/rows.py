@@ -307,7 +307,7 @@ def _put(places: Any, given: Any, values: Any) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def _put_impulses(  # type: ignore[no-untyped-def]
+def _put_impulses(  # type: ignore[no-untyped-def]  # compiled for what it is given
     sources, targets, given, indptr, rows, loop_rates, impulses, loops
 ):
     """Put impulses to their transitions by bisection; return (line, 1 for no transition or 2 for a doubled one)."""

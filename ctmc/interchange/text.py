@@ -285,7 +285,7 @@ def _word(word: bytes) -> str:
 
 
 @numba.njit(cache=True, nogil=True)
-def _parse(  # type: ignore[no-untyped-def]
+def _parse(  # type: ignore[no-untyped-def]  # compiled for what it is given
     text, shape, action, comments, positive, powers, line, last, indices, bits, lines, late
 ):
     """Parse complete lines; return (rows, last line, kind of fault, where its line begins, numbers left for Python)."""

@@ -151,7 +151,7 @@ def reachable_within(model: Generator, begin: np.ndarray, within: np.ndarray, *,
     [True, True, True]
     """
     if model.shared:
-        found: np.ndarray = model.reached(begin, within, backward=backward)  # type: ignore[attr-defined]
+        found: np.ndarray = model.reached(begin, within, backward=backward)  # type: ignore[attr-defined]  # a SharedGenerator
         return found
     seen = begin.copy()
     spread = products.spread_back_within if backward else products.spread_within

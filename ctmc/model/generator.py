@@ -116,7 +116,7 @@ class Generator(Summarised):
 
     space: StateSpace
     transitions: Transitions | StreamedTransitions
-    exit_rates: np.ndarray = _ExitRates()  # type: ignore[assignment]
+    exit_rates: np.ndarray = _ExitRates()  # type: ignore[assignment]  # found when first read
     initial: Distribution | None = None
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
     rewards: Mapping[str, Reward] = field(default_factory=dict)

@@ -67,7 +67,7 @@ class Ghosts:
         owners = np.searchsorted(begins, wanted, side="right") - 1
         cuts = np.searchsorted(owners, np.arange(ranks.count + 1))
         requests = [wanted[cuts[rank] : cuts[rank + 1]] for rank in range(ranks.count)]
-        for rank, theirs in enumerate(ranks.communicator.alltoall(requests)):  # type: ignore[attr-defined]
+        for rank, theirs in enumerate(ranks.communicator.alltoall(requests)):  # type: ignore[attr-defined]  # several ranks have one
             mine = slice(self.own + int(cuts[rank]), self.own + int(cuts[rank + 1]))
             if len(theirs) or mine.stop > mine.start:
                 own: Any = np.asarray(theirs) - self.begin
@@ -139,7 +139,7 @@ class Ghosts:
     def _pass_on(self, sent: list[tuple[np.ndarray, int]], received: list[tuple[np.ndarray, int]]) -> None:
         if not self._partners:
             return
-        communicator = self._ranks.communicator  # type: ignore[attr-defined]
+        communicator = self._ranks.communicator  # type: ignore[attr-defined]  # several ranks have one
         requests = [communicator.Irecv(elements, rank) for elements, rank in received if len(elements)]
         requests += [communicator.Isend(elements, rank) for elements, rank in sent if len(elements)]
         type(requests[0]).Waitall(requests)

@@ -27,7 +27,7 @@ from ctmc.model.phase_type import PhaseType
 from ctmc.model.recipe import Recipe
 from ctmc.model.rerating import rerated
 from ctmc.model.reward import Reward, variable_rewards
-from ctmc.model.state_space import SLAB, Listed, Variable
+from ctmc.model.state_space import SLAB, Listed, Variable, check_different
 from ctmc.model.summary import Rows, Summarised
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 NEGLIGIBLE = 1e-20
 """Mass of the levels beyond which sums over all levels stop."""
 _MOST_LEVELS = 10_000_000
+_REPLACEABLE = ("rewards", "measures", "notes", "recipe", "content_hash", "checks", "distributions")
 
 
 @dataclass(frozen=True, eq=False)
@@ -364,13 +365,13 @@ class QBD(Summarised):
         return {}
 
     def replace(self, **changes: Any) -> QBD:
-        """Return a copy with other fields, such as rewards or measures; blocks are shared."""
-        check_fields(QBD, changes)
+        """Return a copy with other fields, all but the states and blocks, which are shared."""
+        check_fields(QBD, changes, _REPLACEABLE)
         changed = copy.copy(self)
         changed.__dict__.pop("all_rewards", None)
         for name, value in changes.items():
             object.__setattr__(changed, name, value)
-        set_carried(changed, None)
+        changed.__post_init__()
         return changed
 
     def with_rates(self, **changes: Any) -> QBD:
@@ -483,6 +484,7 @@ def _checked_variables(given: Any) -> tuple[Variable, ...]:
         raise ModelError(f"variables is {shown(given)}; allowed is a tuple of Variable, the level first.")
     if len(given) < 2 or given[0].width != 1:
         raise ModelError(f"variables is {shown(given)}; allowed are one for the level, and then those of the phases.")
+    check_different(given)
     return tuple(given)
 
 

@@ -217,7 +217,7 @@ def builder(
         def made(*args: Any, **kwargs: Any) -> Model:
             return prepare(*args, **kwargs).build()
 
-        made.version, made.dress, made.prepare = version, dress, prepare  # type: ignore[attr-defined]
+        made.version, made.dress, made.prepare = version, dress, prepare  # type: ignore[attr-defined]  # functions have attributes
         return made
 
     return decorate
@@ -303,4 +303,4 @@ def function_named(parameter: str, name: str) -> Callable[..., Any]:
         ) from error
     if not callable(found):
         raise ModelError(f"{parameter} is {printable(name)!r}, a {type(found).__name__}; allowed is a function.")
-    return found  # type: ignore[no-any-return]
+    return found  # type: ignore[no-any-return]  # any callable

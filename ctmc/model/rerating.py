@@ -150,7 +150,7 @@ def on_the_structure_of(model: Any, fresh: Any) -> Any:
     if hasattr(model, "boundary"):
         levels = zip(model.boundary, fresh.boundary, strict=True)
         boundary = tuple(replace(level, **_shared_blocks(own, level)) for own, level in levels)
-        return fresh.replace(boundary=boundary, **_shared_blocks(model, fresh), phases=model.phases, notes=model.notes)
+        return replace(fresh, boundary=boundary, **_shared_blocks(model, fresh), phases=model.phases, notes=model.notes)
     stored: Any = model.transitions
     if isinstance(stored, StreamedTransitions):
         raise ModelError("the transitions of the model are streamed and have no table of rates; build it anew.")

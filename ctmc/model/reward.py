@@ -84,7 +84,7 @@ def variable_rewards(space: StateSpace) -> dict[str, Reward]:
     """Return a reward for each named variable of the states: its value."""
     return {
         variable.name: Reward(
-            lambda states, name=variable.name: space.columns(states)[name],  # type: ignore[misc]
+            lambda states, name=variable.name: space.columns(states)[name],  # type: ignore[misc]  # bound while it is made
             f"value of {variable.name}",
         )
         for variable in space.variables
@@ -122,6 +122,6 @@ def check_rewards(rewards: Mapping[str, Reward], size: int) -> dict[str, Reward]
                     f"{what} is {shown(given)}, of shape {values.shape}; allowed is {allowed}, all finite."
                 )
             values.flags.writeable = False
-            reward = replace(reward, **{field: values})  # type: ignore[arg-type]
+            reward = replace(reward, **{field: values})  # type: ignore[arg-type]  # rate or impulse
         checked[name] = reward
     return checked

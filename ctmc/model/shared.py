@@ -59,7 +59,7 @@ class SharedGenerator(Generator):
 
     ranks: Ranks = ALONE
     begins: np.ndarray = field(default_factory=lambda: np.zeros(2, dtype=np.int64))
-    ghosts: Ghosts = field(default=None)  # type: ignore[assignment]
+    ghosts: Ghosts = field(default=None)  # type: ignore[assignment]  # whoever makes one gives it
 
     def __post_init__(self) -> None:
         self._found.setdefault("checked", True)

@@ -544,15 +544,20 @@ def _whole_numbers(name: str, given: Any) -> tuple[int, ...]:
     return tuple(int(item) for item in items)
 
 
+def check_different(variables: Sequence[Variable]) -> None:
+    """Raise `ModelError` at the first name that stands twice."""
+    names = [variable.name for variable in variables]
+    doubled = next((name for name in names if names.count(name) > 1), None)
+    if doubled is not None:
+        raise ModelError(f"variables has the name {shown(doubled)} twice; allowed are different ones.")
+
+
 def _checked_variables(given: Any, width: int) -> tuple[Variable, ...]:
     """Return the names of `width` coordinates, ``x`` where there are none."""
     if not isinstance(given, list | tuple) or not all(isinstance(one, Variable) for one in given):
         raise ModelError(f"variables is {shown(given)}; allowed is a tuple of Variable.")
     variables = tuple(given) or (Variable("x", width),)
-    names = [variable.name for variable in variables]
-    if len(set(names)) < len(names):
-        doubled = next(name for name in names if names.count(name) > 1)
-        raise ModelError(f"variables has the name {shown(doubled)} twice; allowed are different ones.")
+    check_different(variables)
     if sum(variable.width for variable in variables) != width:
         count = shown(sum(variable.width for variable in variables))
         raise ModelError(f"the variables name {count} coordinates; allowed are {width}, as states have.")

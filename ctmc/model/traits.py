@@ -96,7 +96,7 @@ def traits(chain: Generator) -> Traits:
     exits = chain.exit_rates[chain.exit_rates > 0]
     sizes, coupling, parts = np.array([chain.size]), None, 1
     if lattice:  # nothing moves but one coordinate by one
-        side = int(chain.transitions.sides[0])  # type: ignore[union-attr]
+        side = int(chain.transitions.sides[0])  # type: ignore[union-attr]  # a lattice has sides
         sizes = np.full(side, chain.size // side)
     elif rows_read:
         first = _first_coordinate(chain)

@@ -223,10 +223,10 @@ def _compare(stored: Mapping[str, Any], question: Mapping[str, Any]) -> None:
 def _restored(entry: Mapping[str, Any], number: int, arrays: Mapping[str, np.ndarray]) -> Run:
     prefix = f"runs/{number}/"
     own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-    columns = [own.pop(f"history/{column}", None) for column in HISTORY.names or ()]
-    if any(column is None or column.shape != columns[0].shape or column.ndim != 1 for column in columns):  # type: ignore[union-attr]
+    columns: list[Any] = [own.pop(f"history/{column}", None) for column in HISTORY.names or ()]
+    if any(column is None or column.shape != columns[0].shape or column.ndim != 1 for column in columns):
         raise StorageError(f"the history of its run {number} is not complete")
-    history = np.empty(len(columns[0]), HISTORY)  # type: ignore[arg-type]
+    history = np.empty(len(columns[0]), HISTORY)
     for name, column in zip(HISTORY.names or (), columns, strict=True):
         history[name] = column
     status = field(entry, "status", str, type(None))

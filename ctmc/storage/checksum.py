@@ -21,7 +21,7 @@ try:  # the same streams, inflated in 40 % and deflated in 25 % of the time: ext
     if _probe.unused_data != b"rest":  # before 1.9 it swallows what follows a stream, so `unpack` would find no end
         raise ImportError
 except ImportError:
-    import zlib as _zlib  # type: ignore[no-redef]
+    import zlib as _zlib  # type: ignore[no-redef]  # has the same names
 
 # of deflate: 2 and 3 of zlib are as fast as 1 and save 3 % at most, 6 saves half but takes twice as long
 LEVEL = 1 if _zlib is zlib else 2

@@ -78,11 +78,11 @@ class ForeignFile:
         if kind.get_class() == h5t.STRING and not kind.is_variable_str() and kind.get_size() <= 256:
             text = np.empty(opened.shape, dtype=f"S{kind.get_size()}")
             opened.read(text)
-            return bytes(text.reshape(-1)[0])
+            return bytes(text.item())
         if kind.get_class() == h5t.INTEGER and kind.get_size() <= 8:
             number = np.empty(opened.shape, dtype=np.int64)
             opened.read(number)
-            return int(number.reshape(-1)[0])
+            return int(number.item())
         return None
 
     def array(self, name: str, dataset: Any = None) -> np.ndarray:

@@ -329,7 +329,7 @@ def _restore_generator(
     chain = Generator(
         space,
         transitions(arrays, space),
-        take(arrays, "exit_rates") if exit_rates else None,  # type: ignore[arg-type]
+        take(arrays, "exit_rates") if exit_rates else None,  # type: ignore[arg-type]  # None is found when first read
         initial=initial,
         labels=labels,
         rewards=rewards,

@@ -34,7 +34,7 @@ class Leader:
     """The first rank's way to the others."""
 
     def __init__(self, ranks: Ranks) -> None:
-        self._communicator = ranks.communicator  # type: ignore[attr-defined]
+        self._communicator = ranks.communicator  # type: ignore[attr-defined]  # several ranks have one
         self.count = ranks.count
 
     def ask(self, rank: int, request: Any) -> None:
@@ -64,7 +64,7 @@ def together(ranks: Ranks, lead: Callable[[Leader], Result], answer: Callable[[A
         Maps a request to an answer, on the others.
     """
     if ranks.rank:
-        communicator = ranks.communicator  # type: ignore[attr-defined]
+        communicator = ranks.communicator  # type: ignore[attr-defined]  # several ranks have one
         while not isinstance(request := communicator.recv(source=0), _End):
             communicator.send(answer(request), 0)
         if request.error is not None:

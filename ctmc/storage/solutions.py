@@ -329,7 +329,7 @@ def load_solution(path: str | os.PathLike[str]) -> StoredSolution:
             vectors = [arrays.get(f"boundary/{number}") for number in range(count)]
             if not vectors or any(vector is None for vector in vectors):
                 raise StorageError("its boundary vectors are not complete")
-            value = MatrixGeometric(tuple(vectors), arrays["r"], arrays.get("g"), arrays.get("u"))  # type: ignore[arg-type]
+            value = MatrixGeometric(tuple(vectors), arrays["r"], arrays.get("g"), arrays.get("u"))  # type: ignore[arg-type]  # none is missing
         status = field(manifest, "status", str)
         if status not in Status.__members__:
             raise StorageError(f"its status is {printable(status)!r}; allowed are {', '.join(Status.__members__)}")

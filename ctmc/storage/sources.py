@@ -136,8 +136,8 @@ def _difference(j: Any, row: Any, k: Any, indptr: Any, sources: Any) -> int:
     if row % np.uint64(BLOCK) > np.uint64(0):
         before = indptr[row - np.uint64(1)] + (k - indptr[row])
         if before < indptr[row]:
-            return np.int64(sources[k]) - np.int64(sources[before]) - 1  # type: ignore[return-value]
-    return np.int64(sources[k]) - np.int64(j)  # type: ignore[return-value]
+            return np.int64(sources[k]) - np.int64(sources[before]) - 1  # type: ignore[return-value]  # compiled: one number
+    return np.int64(sources[k]) - np.int64(j)  # type: ignore[return-value]  # compiled: one number
 
 
 @compiled

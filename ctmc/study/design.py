@@ -290,7 +290,7 @@ def any_design(
         raise unknown_name(f"design of {builder}", over, [*designs, "PARAMETER=BEGIN:END", "PARAMETER=VALUE,VALUE"])
     if isinstance(design, Design) and design.parameter in parameters:
         raise ModelError(f"{design.parameter} is given and is to be optimised; allowed is one of both.")
-    return design  # type: ignore[no-any-return]
+    return design  # type: ignore[no-any-return]  # a plug-in's is trusted
 
 
 def _listed(builder: str, name: str, text: str, annotation: Any) -> Design:

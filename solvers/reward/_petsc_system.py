@@ -71,7 +71,7 @@ class PetscEquation:
                 before, given.applied = x, True
                 change, steps = correction(
                     solver, system.vectors, system.left * residual, defect, trace, self.max_iterations,
-                    lambda change, before=before: system.corrected(before, change),  # type: ignore[misc]
+                    lambda change, before=before: system.corrected(before, change),
                 )  # fmt: skip
                 if change is not None:
                     x = system.corrected(x, change)

@@ -181,7 +181,7 @@ class AdaptiveUniformization:
         options = {"rate_factor": self.rate_factor, "max_iterations": self.max_iterations}
         method: Any = solver_with("uniformization", options)
         if position == 0 and begin == 0 and error == 0:
-            return method.run(problem, trace)  # type: ignore[no-any-return]
+            return method.run(problem, trace)
         later = copy.copy(trace)  # shares the history
 
         def reached(place: int, there: np.ndarray, spent: np.ndarray, more: float) -> None:
@@ -189,7 +189,7 @@ class AdaptiveUniformization:
 
         later.reached = reached
         rest: Any = replace(problem, start=y, times=problem.times[position:] - begin)
-        return method.run(rest, later)  # type: ignore[no-any-return]
+        return method.run(rest, later)
 
 
 def _drop_least(y: np.ndarray, share: float) -> float:
