@@ -89,7 +89,7 @@ BAD = [
     (["solve", "queue.h5", "--tolerance", "1e-8", "--tolerance", "1e-9"], "--tolerance is given more than once"),
     (["rerate", "queue.h5", "-o", "new.h5", "--deaths", "2,2,2,2", "--deaths", "3,3,3,3"], "--deaths is given more than once"),
     (["rerate", ".", "-o", "new.h5"], "Cannot read .: it is a folder"),
-    (["rerate", "queue.h5", "-o", "new.h5", "--births", "1,1"], "births is [1, 1]; allowed are 4 rates, as many as"),
+    (["rerate", "queue.h5", "-o", "new.h5", "--births", "1,1", "--deaths", "2,2"], "births has 2 rates; at other rates the chain keeps its 4"),
     (["plot", "queue.h5", "--figure", "jiont", "-o", "new.svg"], "did you mean 'joint'"),
     (["run", "quickstart", "--store", ""], "names no folder"),
     (["store", "prune", ".", "--larger-than", "x"], "--larger-than is 'x'; allowed is a positive size"),

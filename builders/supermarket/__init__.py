@@ -439,6 +439,9 @@ def supermarket(
 
 def _rerate(model: Generator, old: Mapping[str, Any], new: Mapping[str, Any]) -> Generator:
     """Return the model at other rates, or say what moves with them."""
+    servers, given = np.size(old["service_rates"]), np.size(new["service_rates"])
+    if given != servers:
+        raise ModelError(f"service_rates has {given} numbers; at other rates the system keeps its {servers} servers.")
     before, after = (_design(**{name: given[name] for name in _DESIGN}) for given in (old, new))
     alike = before.classes == after.classes and before.space == after.space
     keys = [
