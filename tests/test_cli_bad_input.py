@@ -95,7 +95,7 @@ BAD = [
     (["store", "prune", ".", "--larger-than", "x"], "--larger-than is 'x'; allowed is a positive size"),
     (["store", "prune", ".", "--keep", "missing.h5"], "--keep: Cannot read missing.h5"),
     (["compare", "missing.h5"], "missing.h5 cannot be read: No such file"),
-    (["compare", "queue.h5", "."], "it is a folder"),
+    (["compare", ".", "missing.h5"], "it is a folder"),
     (["compare", "wich_solver"], "did you mean 'which_solver'"),
     (["compare", "queue.h5", "--threads", "0"], "threads is 0; allowed is a whole number from 1"),
     (["compare", "queue.h5", "--solvers", ""], "--solvers is empty"),
