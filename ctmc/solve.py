@@ -219,6 +219,8 @@ def failure_message(solution: Solution) -> str:
     if solution.status is Status.STOPPED:  # nothing was wrong with the method
         return f"{name}: STOPPED at the defect {solution.defect:.3g}. {solution.status.advice}"
     other = next_method(solution.problem, name)
+    if other and isinstance(solution.problem, Stationary) and other != "gth":
+        other += ", or what 'ctmc advise' ranks first for this model"
     hint = f" Next to try: {other}." if other else ""
     return f"{name}: {solution.status.name}, {solution.reason} {solution.status.advice}{hint}"
 

@@ -267,7 +267,7 @@ BAD = [
     ((*TRANSIENT, "--times", "1", "--initial", "0,0,0:1;0,0,0:0"), "--initial is '0,0,0:1;0,0,0:0'"),
     ((*TRANSIENT, "--times", "1", "--initial", "0,0,x"), "--initial is '0,0,x'"),
     ((*PASSAGE, "--target", "jobs >= 100"), "target 'jobs >= 100' holds in no state"),
-    ((*PASSAGE, "--target", "jobs >"), "condition 'jobs >'"),
+    ((*PASSAGE, "--target", "jobs >"), "target 'jobs >'"),
     ((*PASSAGE, "--target", "jobs >= 1", "--quantile", "0.5"), "--quantile needs --initial"),
     ((*PASSAGE, "--target", "jobs >= 1", "--plot", "x.png"), "--plot needs --initial"),
     ((*PASSAGE, "--target", "jobs >= 1", *FROM_EMPTY, "--quantile", "1.5"), "--quantile is '1.5'; allowed are probabilities"),

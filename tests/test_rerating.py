@@ -303,7 +303,7 @@ def test_capacities_that_were_found_are_kept_without_the_claim_on_their_error():
         ({"arival_rate": 1}, UnknownNameError, "did you mean 'arrival_rate'?"),
         ({"arrival_rate": 0}, ModelError, "arrival_rate is 0; allowed is a positive, finite rate"),
         ({"arrival_rate": "fast"}, ModelError, "arrival_rate is 'fast'"),
-        ({"service_rates": [3, 2]}, ModelError, "preferences"),
+        ({"service_rates": [3, 2]}, ModelError, "service_rates has 2 numbers; at other rates the system keeps its 3 servers"),
         ({"service_rates": [3, 2, 2]}, ModelError, "jobs would prefer other servers (selection tandem, ties random)"),
         ({"service_rates": [3, 2, -1]}, ModelError, "service_rates"),
         ({"arrival_rate": 1.7e308, "service_rates": [3e307, 2e307, 1e307]}, ModelError, "allowed are rates from 1e-200"),

@@ -31,7 +31,7 @@ from ctmc.errors import ModelError, shown
 from ctmc.model.distribution import distribution
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
-from ctmc.model.parameters import check_truth, each, whole_number
+from ctmc.model.parameters import check_truth, each, positive_rates, whole_number
 from ctmc.model.recipe import code_is_allowed
 from ctmc.model.rerating import on_the_structure_of
 from ctmc.model.reward import Reward
@@ -439,6 +439,9 @@ def supermarket(
 
 def _rerate(model: Generator, old: Mapping[str, Any], new: Mapping[str, Any]) -> Generator:
     """Return the model at other rates, or say what moves with them."""
+    servers, given = (len(positive_rates("service_rates", given["service_rates"])) for given in (old, new))
+    if given != servers:
+        raise ModelError(f"service_rates has {given} numbers; at other rates the system keeps its {servers} servers.")
     before, after = (_design(**{name: given[name] for name in _DESIGN}) for given in (old, new))
     alike = before.classes == after.classes and before.space == after.space
     keys = [

@@ -20,6 +20,7 @@ from ctmc.cli.options import (
     threads_option,
 )
 from ctmc.cli.output import Output
+from ctmc.errors import CTMCError, ModelError, StudyError, printable, shown, unknown_name
 
 
 def _compare(files: tuple[str, ...], **given: Any) -> int:
@@ -49,8 +50,6 @@ def _compare(files: tuple[str, ...], **given: Any) -> int:
 def _asked(files: tuple[str, ...], given: dict[str, Any], out: Output) -> tuple[Path, str, Any, dict[str, Any], Any]:
     """Return output, title, solvers, settings, and a function that makes the entries; from a study or from files."""
     from ctmc.comparison.studies import entries_of_files, entries_of_study
-    from ctmc.errors import ModelError, StudyError, printable, shown, unknown_name
-    from ctmc.interchange.formats import first_bytes, format_of
     from ctmc.study import results
     from ctmc.study.shipped import find_study, shipped_studies
     from ctmc.study.study import read_study
@@ -66,11 +65,9 @@ def _asked(files: tuple[str, ...], given: dict[str, Any], out: Output) -> tuple[
             raise ModelError(
                 f"--set is {shown(given['changes'][0])}, but there is no study among the files that it could change."
             )
-        for file in files:
-            if not Path(file).suffix and not Path(file).exists():
-                raise unknown_name("model file or study", file, shipped_studies())
-            first_bytes(file)
-            format_of(file)
+        wrong = [error for file in files if (error := _unreadable(file)) is not None]
+        if len(wrong) == len(files):  # beside others, one that cannot be read is a row
+            raise wrong[0]
         output = Path(given["output"] or "comparison.h5")
 
         def from_files(watcher: Any) -> Any:
@@ -93,6 +90,21 @@ def _asked(files: tuple[str, ...], given: dict[str, Any], out: Output) -> tuple[
         return entries_of_study(study, store, news=out.news, stopped=watcher.stopped, dry=given["dry_run"])
 
     return output, study.title, solvers, how, from_study
+
+
+def _unreadable(file: str) -> CTMCError | None:
+    """Return what is wrong with a file that can be no model, None where it may be one."""
+    from ctmc.interchange.formats import first_bytes, format_of
+    from ctmc.study.shipped import shipped_studies
+
+    if not Path(file).suffix and not Path(file).exists():
+        return unknown_name("model file or study", file, shipped_studies())
+    try:
+        first_bytes(file)
+        format_of(file)
+    except CTMCError as error:
+        return error
+    return None
 
 
 def _store(output: Path, given: dict[str, Any], out: Output) -> Any:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from scipy.sparse import csr_array
 
-from ctmc.errors import ModelError, printable, shown, unknown_name
+from ctmc.errors import ModelError, printable, unknown_name
 from ctmc.model.recipe import Recipe, function_named, source_hash
 from ctmc.model.streamed import StreamedTransitions
 
@@ -70,9 +70,6 @@ def rerated(model: Model, changes: Mapping[str, Any]) -> Model:
             raise ModelError(
                 f"{name} of {recipe.builder} cannot change without a rebuild: {reason}; rates that may: {allowed}."
             )
-    for name, given in changes.items():
-        if np.ndim(given) == np.ndim(old[name]) == 1 and len(given) != len(old[name]):
-            raise ModelError(f"{name} is {shown(given)}; allowed are {len(old[name])} rates, as many as the model has.")
     new = {**old, **changes}
     own_way = getattr(maker, "rerate", None)
     bare: Any = own_way(model, old, new) if own_way else on_the_structure_of(model, inspect.unwrap(maker)(**new))
