@@ -18,7 +18,7 @@ from ctmc.model.banded import banded_stationary, may_be_eliminated
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
 from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
-from ctmc.model.level_elimination import distance, eliminated_levels
+from ctmc.model.level_elimination import off_elimination
 from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.model.shared import SharedGenerator
 from ctmc.problem import Stationary
@@ -30,7 +30,6 @@ MASS_TOLERANCE = 1e-12
 ROW_SUM_TOLERANCE = 1e-12
 """Largest deviation of a row sum of G from 1."""
 _COMPARED = 500
-_EPSILON = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
@@ -334,11 +333,8 @@ def _hidden_levels(problem: Stationary, answer: MatrixGeometric, defect: float) 
     """
     queue = problem.model
     assert isinstance(queue, QBD)
-    exact = eliminated_levels(queue)
-    if exact is not None:
-        off = distance(exact, answer) + queue.phase_count * _EPSILON / max(1 - exact.decay_rate, _EPSILON)
-        if answer.g is not None and exact.g is not None:
-            off = max(off, float(np.abs(answer.g - exact.g).max()))
+    off = off_elimination(queue, answer)
+    if off is not None:
         if not off <= math.sqrt(problem.tolerance):
             return Certificate(
                 defect,
@@ -365,9 +361,8 @@ def _hidden_levels(problem: Stationary, answer: MatrixGeometric, defect: float) 
             wrong = _hidden(chain, pi, chain.forward(pi), problem.tolerance, defect)
             if wrong:
                 return wrong
-    return Certificate(
-        defect, Status.CONVERGED, f"the defect {defect:.2g} over all levels is within {problem.tolerance:g}."
-    )
+    reason = f"the defect {defect:.2g} over all levels is within {problem.tolerance:g}."
+    return Certificate(defect, Status.CONVERGED, reason)
 
 
 def stationary_levels(problem: Stationary, answer: Any) -> Certificate:

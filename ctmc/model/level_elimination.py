@@ -18,6 +18,7 @@ BEYOND = 1e-18
 """So rarely 2^k levels are climbed, when levels need no further halving."""
 MOST_PHASES = 200
 MOST_BOUNDARY_STATES = 500
+_EPSILON = float(np.finfo(np.float64).eps)
 _MOST_HALVINGS = 70
 _MOST_DOUBLINGS = 60
 
@@ -85,6 +86,23 @@ def eliminated_levels(queue: QBD) -> MatrixGeometric | None:
     boundary = np.split(pi, np.cumsum(sizes)[:-1])
     total = pi.sum() + sum(block.sum() for block in doubling_levels(boundary[-1], r))
     return MatrixGeometric(tuple(level / total for level in boundary), r, g)
+
+
+def off_elimination(queue: QBD, answer: MatrixGeometric) -> float | None:
+    """Return how far an answer may be off, as elimination and its own rounding tell; None where there is no elimination.
+
+    Examples
+    --------
+    >>> queue = QBD.from_blocks([[1 - 2.0**-20]], [[2.0**-20 - 2]], [[1.0]])
+    >>> wrong = MatrixGeometric((np.array([2.0**-17]),), np.array([[1 - 2.0**-17]]))       # of defect 5e-11
+    >>> round(off_elimination(queue, wrong), 1)
+    1.3
+    """
+    exact = eliminated_levels(queue)
+    if exact is None:
+        return None
+    off = distance(exact, answer) + queue.phase_count * _EPSILON / max(1 - exact.decay_rate, _EPSILON)
+    return off if answer.g is None else max(off, float(np.abs(answer.g - exact.g).max()))
 
 
 def doubling_levels(weights: np.ndarray, r: np.ndarray) -> list[np.ndarray]:
