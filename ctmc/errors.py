@@ -94,7 +94,7 @@ def quoted(text: str) -> str:
     Examples
     --------
     >>> print(quoted("x \\ 2"), quoted("a\x1b[31mb"))
-    'x \\ 2' 'a\x1b[31mb'
+    'x \ 2' 'a\x1b[31mb'
     """
     text = printable(text)
     text = text if len(text) <= _LONGEST - 2 else text[: _LONGEST - 5] + "..."
