@@ -80,7 +80,7 @@ def costs(found: Traits, representation: str, sweeps: float | None) -> tuple[lis
     >>> queue = registry.build("tandem_network", service_rates=[2.0, 1.8], arrival_rate=1.6, capacity=40)
     >>> ranked, reasons = costs(traits(queue), queue.representation, None)
     >>> ranked[0].solver
-    'sparse_lu'
+    'level_reduction'
     """
     n, entries, one = found.states, found.entries, product_cost(found.states, found.entries, representation)
     separate = found.parts > 1 and (found.coupling or 0) <= WEAK
@@ -102,7 +102,7 @@ def costs(found: Traits, representation: str, sweeps: float | None) -> tuple[lis
         Cost("gth", None, 3e-3 + 5e-5 * n + 5e-11 * n**3, 16 * n * n, 3.0),
         Cost("sparse_lu", None, 8e-3 + 8e-6 * n + 2e-9 * separator**3, int(16 * fill + 36 * (entries + n)), 4.0),
         Cost(
-            "level_reduction", None, 5e-3 + 8e-4 * found.levels + 4e-11 * found.elimination,
+            "level_reduction", None, 5e-3 + 5e-5 * found.levels + 1e-10 * found.elimination,
             int(found.elimination_bytes), 3.0,
         ),
         # its products are hard to foresee, so by time it counts as if it took twice as many

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ctmc.model.generator import Generator
 from ctmc.model.level_dependent import LevelDependentQBD
+from ctmc.model.levels import elimination, levels
+from ctmc.model.memory import memory_limit
 from ctmc.model.qbd import QBD
+from ctmc.model.streamed import StreamedTransitions
+from ctmc.model.transitions import LatticeTransitions
 from ctmc.problem import AccumulatedReward, DiscountedReward, FirstPassage, Problem, Stationary, Transient
 
 SMALL = 3000
 """Up to this many states elimination is the default for a stationary distribution."""
 VERY_SMALL = 1000
 """The same for discounted rewards, where each moment takes a factorisation of its own."""
+LONG, LONGEST = 300, 20_000
+"""Between so many levels Krylov methods take thousands of products, and elimination level by level is quick."""
+QUICK = 1e10
+"""Up to so many multiplications, if the levels are narrow."""
+_LOOKED_AT = 500_000
 FEW_EVENTS = 20
 """Up to this rate x time uniformization, which clears no negative numbers, takes about as many products as any method."""
 MANY_EVENTS = 1e6
@@ -29,8 +40,8 @@ ON_RANKS: dict[type, str] = {
 def default_solver(problem: Problem) -> str:
     """Return the name of the solver that is taken when none is named.
 
-    Stationary: `gth` up to 3000 states (it cannot be inaccurate), `bicgstab` above, `logarithmic_reduction` for a QBD,
-    `level_dependent` for one whose blocks depend on the level.  Questions about time: `uniformization` up to a rate x time
+    Stationary: `gth` up to 3000 states (it cannot be inaccurate), `bicgstab` above, `level_reduction` for long and narrow chains
+    (from 300 levels on, up to 500,000 states), `logarithmic_reduction` for a QBD, `level_dependent` for one whose blocks depend on the level.  Questions about time: `uniformization` up to a rate x time
     of 20, `chebyshev` above, `rational` above 1e6 up to 10,000 states.  Discounted rewards: `resolvent_lu` up to 1000
     states, `resolvent_krylov` above.  First passage: `absorption_elimination` up to 3000 states, `absorption_krylov` above.
     On several ranks: see `ON_RANKS`.
@@ -50,7 +61,17 @@ def default_solver(problem: Problem) -> str:
         return "logarithmic_reduction"
     if isinstance(problem.model, LevelDependentQBD):
         return "level_dependent"
-    return "gth" if problem.model.size <= SMALL else "bicgstab"
+    if problem.model.size <= SMALL:
+        return "gth"
+    return "level_reduction" if _is_long_and_narrow(problem.model) else "bicgstab"
+
+
+def _is_long_and_narrow(chain: Generator) -> bool:
+    if chain.size > _LOOKED_AT or isinstance(chain.transitions, LatticeTransitions | StreamedTransitions):
+        return False
+    sizes = np.bincount(levels(chain))
+    multiplications, size = elimination(sizes)
+    return LONG <= len(sizes) <= LONGEST and multiplications <= QUICK and size <= memory_limit()
 
 
 def next_method(problem: Problem, name: str) -> str:

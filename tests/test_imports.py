@@ -97,6 +97,7 @@ MODEL = (
         "decay",
         "level_elimination",
         "structure",
+        "levels",
         "traits",
         "stopped",
         "passage_law",

@@ -5,11 +5,14 @@ import pytest
 from qbd_gallery import MODELS, slowly_modulated, tandem_with_blocking
 
 import ctmc
+from ctmc.advise import advise
+from ctmc.defaults import default_solver
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
+from ctmc.model.levels import levels
 from ctmc.model.qbd import QBD
 from ctmc.problem import Stationary
-from solvers.qbd.level_reduction import levels, reduce_levels
+from solvers.qbd.level_reduction import reduce_levels
 
 
 @pytest.mark.parametrize("name", ["MAP/H2/1", "tandem with blocking", "uneven boundary", "slowly modulated"])
@@ -84,3 +87,46 @@ def test_memory_is_asked_for_first():
         pytest.raises(ctmc.ModelError, match="level_reduction, which keeps a dense matrix"),
     ):
         reduce_levels(chain, levels(chain))
+
+
+def machines(*names):
+    """Jobs that wait for machines which break down: 30 x 400 states, its coordinates in either order."""
+
+    def transitions(state):
+        found = dict(zip(names, state, strict=True))
+        up, waiting = found["machines"], found["waiting"]
+        changes = [(0, 1, 2.0)] if waiting < 399 else []
+        changes += [(0, -1, 0.3 * min(up, waiting))] if up and waiting else []
+        changes += [(-1, 0, 0.05 * up)] if up else []
+        changes += [(1, 0, 0.1)] if up < 29 else []
+        for more, jobs, rate in changes:
+            moved = {"machines": up + more, "waiting": waiting + jobs}
+            yield tuple(moved[name] for name in names), rate
+
+    return ctmc.build("reachable", transitions=transitions, initial=(0, 0), variables=list(names))
+
+
+@pytest.mark.parametrize("names", [("machines", "waiting"), ("waiting", "machines")])
+def test_a_long_and_narrow_chain_is_eliminated_whatever_its_first_coordinate(names):
+    """Four hundred levels of thirty states, and not thirty of four hundred; the default takes it, and so does the advice."""
+    model = machines(*names)
+    assert np.bincount(levels(model)).tolist() == [30] * 400
+    solution = ctmc.solve(Stationary(model))
+    assert (solution.solver, solution.status.name) == ("LevelReduction()", "CONVERGED")
+    assert advise(model, timed=False).solver == "level_reduction"
+    # machines by themselves, with service or without: births 0.1, deaths 0.05 each
+    alone = gth(np.diag(np.full(29, 0.1), 1) + np.diag(0.05 * np.arange(1, 30), -1))
+    assert solution.expected("machines") == pytest.approx(alone @ np.arange(30), rel=1e-12)
+
+
+def test_chains_that_are_short_or_streamed_keep_their_default():
+    assert (
+        default_solver(
+            Stationary(ctmc.build("tandem_network", service_rates=[2.0, 1.8], arrival_rate=1.6, capacity=60))
+        )
+        == "bicgstab"
+    )
+    assert (
+        default_solver(Stationary(ctmc.build("birth_death", births=[1.0] * 25_000, deaths=[2.0] * 25_000)))
+        == "bicgstab"
+    )

@@ -31,7 +31,9 @@ MM1 = QBD.from_blocks([[1.0]], [[-3.0]], [[2.0]])
 
 def test_default_solvers():
     def sized(size):
-        return Stationary(Generator.from_transitions([], [], [], Lattice((size - 1,))))
+        first, others = np.zeros(size - 1, dtype=int), np.arange(1, size)
+        ends = np.concatenate([first, others]), np.concatenate([others, first])
+        return Stationary(Generator.from_transitions(*ends, np.ones(2 * size - 2), Lattice((size - 1,))))
 
     assert default_solver(sized(SMALL)) == "gth"
     assert default_solver(sized(SMALL + 1)) == "bicgstab"

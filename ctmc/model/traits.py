@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_array, csc_array, csgraph, csr_array
+from scipy.sparse import coo_array, csgraph
 
 from ctmc.model.generator import Generator
+from ctmc.model.levels import elimination, levels
 from ctmc.model.memory import memory_limit
 from ctmc.model.products import compiled
 from ctmc.model.streamed import StreamedTransitions
-from ctmc.model.structure import breadth_first
 from ctmc.model.transitions import LatticeTransitions, unsigned
 
 COUPLINGS = (1e-2, 1e-3, 1e-4, 1e-6, 1e-8)
@@ -32,8 +32,8 @@ class Traits:
         Whether every transition changes a color, so that iterations work on half of the states.
     recurrent_classes : int
     levels, widest_level : int
-        Levels between neighbours of which every transition leads: values of the first coordinate where none is skipped, else
-        breadth-first ones; a single one where they were not looked for.
+        Levels between neighbours of which every transition leads, as `ctmc.model.levels` finds them; a single one where they were
+        not looked for.
     elimination : float
         Multiplications of a dense elimination level by level, 3 sum m^3.
     elimination_bytes : float
@@ -96,14 +96,13 @@ def traits(chain: Generator) -> Traits:
     exits = chain.exit_rates[chain.exit_rates > 0]
     sizes, coupling, parts = np.array([chain.size]), None, 1
     if lattice:  # nothing moves but one coordinate by one
-        side = int(chain.transitions.sides[0])  # type: ignore[union-attr]  # a lattice has sides
+        side = int(max(chain.transitions.sides))  # type: ignore[union-attr]  # a lattice has sides
         sizes = np.full(side, chain.size // side)
     elif rows_read:
-        first = _first_coordinate(chain)
-        jump, least = _survey(unsigned(chain.indptr), unsigned(chain.sources), chain.rates, chain.exit_rates, first)
-        sizes = _levels(chain, first, int(jump))
+        sizes = np.bincount(levels(chain))
+        least = _least_share(unsigned(chain.indptr), unsigned(chain.sources), chain.rates, chain.exit_rates)
         coupling, parts = _weak_links(chain, float(least))
-    cubes, kept = _elimination(sizes)
+    cubes, kept = elimination(sizes)
     return Traits(
         states=chain.size, entries=chain.entries, two_colors=chain.coloring is not None,
         recurrent_classes=len(chain.classes.recurrent), levels=len(sizes), widest_level=int(sizes.max()),
@@ -112,50 +111,14 @@ def traits(chain: Generator) -> Traits:
     )  # fmt: skip
 
 
-def _first_coordinate(chain: Generator) -> np.ndarray:
-    """Return the position of each state's first coordinate among its values, shape (n,)."""
-    first = np.concatenate([states[:, 0] for _, states in chain.space.slabs()])
-    first = first - first.min()
-    if first.max() < 4 * chain.size:  # counting is faster than sorting
-        places = np.cumsum(np.bincount(first) > 0) - 1
-        return np.asarray(places[first])
-    return np.asarray(np.unique(first, return_inverse=True)[1])
-
-
 @compiled
-def _survey(indptr: Any, sources: Any, rates: Any, exits: Any, first: Any) -> Any:
-    """Return the largest change of the first coordinate by a transition, and the least share of an exit rate that one has."""
-    jump, least = np.int64(0), 1.0
+def _least_share(indptr: Any, sources: Any, rates: Any, exits: Any) -> Any:
+    """Return the least share of an exit rate that a transition has."""
+    least = 1.0
     for j in range(np.uint64(exits.size)):
         for k in range(indptr[j], indptr[j + np.uint64(1)]):
-            i = sources[k]
-            jump = max(jump, abs(first[i] - first[j]))
-            least = min(least, rates[k] / exits[i])
-    return jump, least
-
-
-def _levels(chain: Generator, first: np.ndarray, jump: int) -> np.ndarray:
-    """Return the sizes of levels between neighbours of which every transition leads.
-
-    Values of the first coordinate where none is skipped, as `level_reduction` takes them, else breadth-first levels from state 0.
-    """
-    n = chain.size
-    if jump <= 1 and len(np.bincount(first)) > 1:
-        return np.bincount(first)
-    leaving = csr_array(csc_array((np.ones(chain.entries, dtype=np.int8), chain.sources, chain.indptr), shape=(n, n)))
-    level = np.full(n, -1, dtype=np.int64)
-    breadth_first(
-        unsigned(chain.indptr), unsigned(chain.sources), unsigned(leaving.indptr), unsigned(leaving.indices), level,
-        np.empty(n, dtype=np.uint64),
-    )  # fmt: skip
-    return np.bincount(level)
-
-
-def _elimination(sizes: np.ndarray) -> tuple[float, float]:
-    """Return multiplications and bytes of a dense elimination, level by level."""
-    widths = sizes.astype(float)
-    kept = 8 * float((widths[1:] * widths[:-1]).sum()) + 48 * float(widths.max()) ** 2
-    return 3 * float((widths**3).sum()), kept
+            least = min(least, rates[k] / exits[sources[k]])
+    return least
 
 
 def _weak_links(chain: Generator, least: float) -> tuple[float | None, int]:

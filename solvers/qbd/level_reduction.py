@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order
 
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
+from ctmc.model.levels import elimination, levels
 from ctmc.model.m_matrix import inverse
 from ctmc.model.memory import require_memory
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
-from solvers.qbd._matrix_analytic import off_diagonal
+from solvers.qbd._matrix_analytic import dense, off_diagonal
 
 _GROWTH = 1e150
+_NARROW = 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class LevelReduction:
     """Block elimination of a chain whose transitions lead one level up, one down, or stay, from the last level to the first.
 
-    The levels are the values of the first variable of the states, where no transition skips one; otherwise the chain is cut into
-    breadth-first levels from state 0, so any chain is taken.  It is the method for QBDs with a last level, or with other blocks
+    The levels are the values of a variable of the states of which no transition skips one, of several the one with the narrowest
+    levels; otherwise the chain is cut into breadth-first levels from state 0, so any chain is taken.  It is the method for QBDs with a last level, or with other blocks
     in every level (``queue.truncate(levels=..)``, a `tandem_network`), and as ``boundary_solver`` for long boundaries.
 
     With S_k the local block of level k watched below level k + 1, R_k the expected times in level k per unit of time in level k - 1::
@@ -62,52 +63,53 @@ class LevelReduction:
         return Outcome(reduce_levels(chain, level_of), Status.CONVERGED)
 
 
-def levels(chain: Generator) -> np.ndarray:
-    """Return the level of each state, 0, 1, .., each reached from its neighbours only, shape (n,)."""
-    targets = np.repeat(np.arange(chain.size), np.diff(chain.indptr))
-    states = chain.space.states(np.arange(chain.size))
-    first = states[:, 0] - states[:, 0].min()
-    present = np.unique(first)
-    if len(present) > 1:
-        first = np.searchsorted(present, first)
-        if np.abs(first[chain.sources] - first[targets]).max() <= 1:
-            return np.asarray(first)
-    links = csr_array((np.ones(chain.entries), (chain.sources, targets)), shape=(chain.size, chain.size))
-    order, before = breadth_first_order(csr_array(links + links.T), 0, directed=False)
-    found = np.zeros(chain.size, dtype=np.int64)
-    for state in order[1:]:
-        found[state] = found[before[state]] + 1
-    return found
-
-
 def reduce_levels(chain: Generator, level_of: np.ndarray) -> np.ndarray:
     """Eliminate the levels from the last to the first, and return the stationary distribution, shape (n,)."""
     sizes = np.bincount(level_of)
-    count, widest = len(sizes), int(sizes.max())
-    kept = 8 * float((sizes[1:].astype(float) * sizes[:-1]).sum())
+    count = len(sizes)
     require_memory(
-        "level_reduction, which keeps a dense matrix for each level,", int(kept + 48 * widest**2), states=chain.size
+        "level_reduction, which keeps a dense matrix for each level,", int(elimination(sizes)[1]), states=chain.size
     )
-    members = np.split(np.argsort(level_of, kind="stable"), np.cumsum(sizes)[:-1])
-    rates = csr_array(chain.to_scipy())
-    rates.setdiag(0)
+    begin = [0, *np.cumsum(sizes).tolist()]
+    order = np.argsort(level_of, kind="stable")
+    rates = csr_array(chain.to_scipy())[order][:, order]
     steps: list[np.ndarray] = []
     extra = np.zeros((sizes[-1], sizes[-1]))
+    local, down, _ = _blocks(rates, begin, count - 1)
     for k in range(count - 1, 0, -1):
-        stay = off_diagonal(rates[members[k]][:, members[k]].toarray() + extra)
-        down, up = rates[members[k]][:, members[k - 1]], rates[members[k - 1]][:, members[k]]
-        r = np.asarray(up @ inverse(stay, down.sum(axis=1)))
+        below, further, up = _blocks(rates, begin, k - 1)
+        r = np.asarray(up @ inverse(off_diagonal(dense(local) + extra), down.sum(axis=1)))
         steps.append(r)
         extra = r @ down
-    pi = np.zeros(chain.size)
-    first = off_diagonal(rates[members[0]][:, members[0]].toarray() + extra)
+        local, down = below, further
+    first = off_diagonal(dense(local) + extra)
     vector = gth(first) if len(first) > 1 else np.ones(1)
-    pi[members[0]] = vector
+    parts = [vector]
     for k in range(1, count):
         vector = vector @ steps[-k]
         largest = float(vector.max())
         if largest > _GROWTH:  # levels that grow: what was found before is scaled down with them
-            pi /= largest
+            parts = [part / largest for part in parts]
             vector = vector / largest
-        pi[members[k]] = vector
+        parts.append(vector)
+    pi = np.empty(chain.size)
+    pi[order] = np.concatenate(parts)
     return np.asarray(pi / pi.sum())
+
+
+def _blocks(rates: csr_array, begin: list[int], k: int) -> tuple[Any, Any, Any]:
+    """Return the blocks (local, down, up) of a level, from rates in the order of the levels, which begin there; narrow levels as
+    dense matrices.
+
+    Slices of a sparse matrix take longer than all that is done to a narrow level.
+    """
+    low, high = begin[k], begin[k + 1]
+    left, right = begin[max(k - 1, 0)], begin[min(k + 2, len(begin) - 1)]
+    if right - left > _NARROW:
+        rows = rates[low:high]
+        return rows[:, low:high], rows[:, left:low], rows[:, high:right]
+    first, last = rates.indptr[low], rates.indptr[high]
+    places = np.repeat(np.arange(high - low), np.diff(rates.indptr[low : high + 1]))
+    rows = np.zeros((high - low, right - left))
+    rows[places, rates.indices[first:last] - left] = rates.data[first:last]
+    return rows[:, low - left : high - left], rows[:, : low - left], rows[:, high - left :]
