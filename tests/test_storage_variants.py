@@ -175,7 +175,7 @@ def test_the_command_line_re_rates(variant, capsys):
         (["parent.h5", "--arrival-rate", "-1", "-o", "x.h5"], "arrival_rate is -1; allowed is"),
         (["parent.h5", "--arrival-rate", "fast", "-o", "x.h5"], "arrival_rate is 'fast'; allowed is FLOAT"),
         (["parent.h5", "--service-rates", "3,2,2", "-o", "x.h5"], "need a rebuild"),
-        (["parent.h5", "--choices", "1", "-o", "x.h5"], "No such option '--choices'"),
+        (["parent.h5", "--choices", "1", "-o", "x.h5"], "--choices cannot change without a rebuild"),
         (["missing.h5", "--arrival-rate", "1", "-o", "x.h5"], "Cannot read missing.h5"),
         (["parent.h5", "--arrival-rate", "1", "-o", "nowhere/x.h5"], "there is no folder nowhere"),
         (["--arrival-rate", "1", "-o", "x.h5"], "No such option '--arrival-rate'"),
