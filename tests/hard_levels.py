@@ -11,7 +11,7 @@ from ctmc.certificate import stationary_qbd
 from ctmc.model.elimination import gth
 from ctmc.model.matrix_geometric import MatrixGeometric
 
-SINGLE = 16
+SINGLE = 48
 """So many levels above the boundary are compared one by one; beyond, blocks that double."""
 
 

@@ -333,6 +333,7 @@ def small_gallery():
     yield "flexible_manufacturing", {"parts": 2}
 
 
+@pytest.mark.slow
 def test_advice_makes_few_products_on_a_small_gallery():
     """Within 1.5 times the fewest products of the usual methods in nine models of ten; products are no clock's business."""
     usual = {"bicgstab": 300, "anderson": 250, "aggregation": 100, "gauss_seidel": 150}

@@ -24,6 +24,7 @@ def test_methods_for_qbds_are_compared():
         assert method in done.stdout
 
 
+@pytest.mark.slow
 def test_stationary_solves_are_compared(tmp_path):
     """Ours and every peer, installed or not, have their row; products, single solves and the figure are there."""
     arguments = [
@@ -70,6 +71,7 @@ def test_transient_answers_are_compared(tmp_path):
     assert (tmp_path / "transient_scale.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_simulations_are_timed():
     arguments = ["--million", "0.02", "--repeats", "1"]
     done = subprocess.run(
@@ -80,6 +82,7 @@ def test_simulations_are_timed():
         assert row in done.stdout
 
 
+@pytest.mark.slow
 def test_products_of_a_streamed_ring_are_compared():
     arguments = ["--states", "20000", "--neighbours", "6", "--memory-limit", "1GiB"]
     done = subprocess.run(

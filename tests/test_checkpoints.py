@@ -112,7 +112,13 @@ def over_time(queues):
 QUESTIONS = tuple(name for name, _ in over_time(supermarket(**QUEUES, capacity=2)))
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
+OFTEN = ("distribution", "every start", "passage")
+"""Of each direction one; the others are left to releases."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in OFTEN else [pytest.mark.slow]) for name in QUESTIONS]
+)
 def test_questions_about_time_go_on(queues, tmp_path, name):
     problem = dict(over_time(queues))[name]
     tried = 0
@@ -494,7 +500,10 @@ def slow(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow)],
+)
 def test_a_signal_leaves_a_checkpoint_and_says_how_to_go_on(slow, number, code):
     if number == signal.SIGINT:  # asks for a checkpoint first
         process = Process(slow, *SOLVE, "-vv").begun().send(signal.SIGUSR1)
@@ -547,6 +556,7 @@ def test_a_kill_after_a_termination_finds_a_checkpoint(slow):
     assert run.arrays["iterate"].sum() == pytest.approx(1, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_resume_on_the_command_line_converges(slow):
     code, out, err = Process(
         slow, "solve", "quick.h5", "--solver", "gauss_seidel", "--time-limit", "0.001", "--json"

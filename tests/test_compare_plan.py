@@ -115,6 +115,7 @@ def test_a_plan_looks_at_the_output_as_the_comparison_does(tmp_path):
         plan([path], "gth", tmp_path / "nowhere" / "found.h5")
 
 
+@pytest.mark.slow
 def test_the_command_of_a_warm_row_repeats_it(run, tmp_path):
     """With the model that it begins from; names of files are quoted."""
     paths = queues(tmp_path, 1.0, 1.9)

@@ -115,6 +115,7 @@ def test_an_interrupted_comparison_goes_on(tmp_path, queue):
     assert whole.runs[0].seconds == found.runs[0].seconds
 
 
+@pytest.mark.slow
 def test_warm_starts_are_methods_of_their_own(tmp_path):
     paths = []
     for number, rate in enumerate((4.0, 4.05)):
@@ -144,6 +145,7 @@ def test_warm_starts_are_methods_of_their_own(tmp_path):
     assert "the model before it has 343 states" in runs["smaller", "warm"].message
 
 
+@pytest.mark.slow
 def test_truncations_meet_their_qbd(tmp_path):
     path = tmp_path / "fork_join.h5"
     ctmc.save(path, ctmc.build("fork_join", service_rates=[5, 2, 1], tasks=3, arrival_rate=1.5))

@@ -28,6 +28,7 @@ command = comparison_examples.command
 pytestmark = pytest.mark.timeout(600)
 
 
+@pytest.mark.slow
 def test_making_compiled_loops_is_no_part_of_a_solve(plugins, queue):
     """As on a machine where nothing has been compiled yet: it takes longer than the limit, and the solver may say so at first."""
     (run,) = compare([queue], "compiles", time_limit=1.0, repeats=2).runs
@@ -166,7 +167,14 @@ def wait_for(condition, seconds=250.0):  # where nothing is compiled yet, every 
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGKILL,
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+    ],
+)
 def test_a_parent_that_is_ended_leaves_no_process_and_a_whole_file(tmp_path, plugins, queue, number, command):
     output = tmp_path / "found.h5"
     asked = (queue, "--solvers", "gth,forks,waits,gmres", "--time-limit", "100", "-o", output)

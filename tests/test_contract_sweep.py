@@ -9,8 +9,19 @@ from reference_models import CASES, ROWS
 import ctmc
 from ctmc import contract, registry
 
+LONG = {
+    "absorption_krylov-passage, rates over ten decades",
+    "level_dependent-retrial queue at load .98",
+    "power_iteration-Courtois",
+    "power_iteration-load .999",
+    "power_iteration-repairable independent",
+    "value_iteration-discounted, rates over ten decades",
+}
+"""They take thousands of products, and are left to releases."""
 CHECKS = [
-    pytest.param(check, id=f"{name}-{title}", marks=marks)
+    pytest.param(
+        check, id=f"{name}-{title}", marks=[*marks, *([pytest.mark.slow] if f"{name}-{title}" in LONG else [])]
+    )
     for name in registry.solver_names()
     for marks in [skipped_without_library(name)]
     for title, check in contract.solver_checks(name, CASES)

@@ -110,6 +110,7 @@ def imbalance_of(**changes):
     return float(pi @ yardstick(model.space.states(np.arange(model.size))))
 
 
+@pytest.mark.slow
 def test_brute_force_on_a_coarse_grid_agrees():
     found = optimize(
         "supermarket", {k: v for k, v in JUDGED.items() if k != "choices"}, ["choices=1:3", "weights"], "imbalance"

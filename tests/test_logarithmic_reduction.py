@@ -132,7 +132,7 @@ def test_phases_of_another_speed_than_the_levels_cost_no_digits(queue):
     # an ordinary linear solver is off by 6e-7 (slowly) and 2e-8 (quickly) here
     assert largest_relative_error(found, g) < 1e-14
     assert largest_relative_error(queue.up @ Blocks.of(queue).visits(found, beyond), r) < 1e-14
-    # slowly: the decay rate is 1 - 1.5e-10, so that rounding of R alone may cost more than the root of 1e-12
+    # slowly: the decay rate is 1 - 3e-10, so that rounding of R alone may cost more than the root of 1e-12
     assert ctmc.solve(question(queue, tolerance=1e-10)).defect < 1e-15
 
 

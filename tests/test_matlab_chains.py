@@ -313,7 +313,9 @@ for path in sys.argv[1:]:
 """
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "version", [VERSIONS[-1], *(pytest.param(one, marks=pytest.mark.slow) for one in VERSIONS[:-1])]
+)
 def test_mutations(tmp_path, version):
     matlab.write(tmp_path / "m.mat", random_chain(7, states=12), version=version)
     whole = (tmp_path / "m.mat").read_bytes()

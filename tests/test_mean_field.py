@@ -114,7 +114,9 @@ def test_the_course_agrees_with_runge_kutta(rule, value, initial):
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("choices", [1, 2, 4])
+@pytest.mark.parametrize(
+    "choices", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_the_course_ends_at_the_fixed_point(rule, choices):
     rate = 0.8 if choices > 1 else 0.4  # single queues settle slowly
     known = {**CLASSES, "choices": choices, "arrival_rate_per_server": rate}

@@ -119,7 +119,7 @@ def test_an_opened_model_is_the_stored_one(case, tmp_path, keep):
 SOLVERS = ("bicgstab", "gauss_seidel", "aggregation", "gmres(restart=20)", "anderson", "arnoldi(basis=12)")
 
 
-@pytest.mark.parametrize("name", ["capped", "tandem", "some servers never join"])
+@pytest.mark.parametrize("name", ["capped", pytest.param("tandem", marks=pytest.mark.slow), "some servers never join"])
 def test_solvers_and_certificates_work_on_the_file(name, tmp_path, monkeypatch):
     monkeypatch.setattr(stored, "SLAB_ENTRIES", 20_000)
     builder, parameters = BUILDERS[name]

@@ -39,7 +39,7 @@ CASES = [
     ({"selection": "shortest_queue", "ties": ["preferred", "fastest"]}, 14),
     ({"selection": "shortest_queue", "ties": "fastest", "measured_by": "expected_delay"}, 14),
     ({"choices": 3}, 14),
-    ({"choices": 5, "sampling": "with_replacement"}, 14),
+    pytest.param({"choices": 5, "sampling": "with_replacement"}, 14, marks=pytest.mark.slow),
     ({"capacity": [2, 1, 3], "arrival_rate": 4.5}, None),
     ({"capacity": [2, 1, 3], "arrival_rate": 4.5, "overflow": "rerouted"}, None),
     ({"capacity": 3, "total_capacity": 5, "arrival_rate": 4.5, "overflow": "rerouted"}, None),

@@ -138,6 +138,7 @@ def test_the_search_runs_at_every_point(tmp_path, monkeypatch, capsys):
     assert read_container(Path("study.h5"), ("study",)).manifest["rows"] == document["rows"]
 
 
+@pytest.mark.slow
 def test_figure_2_of_the_paper(tmp_path):
     study = read_study(find_study("fork_join_figure2"))
     result = run_study(study, tmp_path / "figure.h5")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count
-from typing import Any
+from itertools import count, zip_longest
 
 import numpy as np
 
@@ -21,6 +20,7 @@ MOST_BOUNDARY_STATES = 500
 _EPSILON = float(np.finfo(np.float64).eps)
 _MOST_HALVINGS = 70
 _MOST_DOUBLINGS = 60
+_SINGLE = 32
 
 
 def halve(
@@ -124,9 +124,9 @@ def doubling_levels(weights: np.ndarray, r: np.ndarray) -> list[np.ndarray]:
 
 
 def distance(one: MatrixGeometric, other: MatrixGeometric) -> float:
-    """Return how far two distributions over the same levels are apart in L1, beyond the boundary by blocks of levels.
+    """Return how far two distributions over the same levels are apart in L1, far beyond the boundary by blocks of levels.
 
-    The blocks are those of `doubling_levels`, each phase by itself.
+    Each phase by itself; the blocks, from 32 levels above the boundary on, are those of `doubling_levels`.
 
     Examples
     --------
@@ -134,10 +134,13 @@ def distance(one: MatrixGeometric, other: MatrixGeometric) -> float:
     >>> distance(one, other)                                        # 1/4 at level 0, and as much above
     0.5
     """
-    apart: Any = sum(np.abs(a - b).sum() for a, b in zip(one.boundary, other.boundary, strict=True))
-    blocks = [doubling_levels(answer.boundary[-1], answer.r) for answer in (one, other)]
     nothing = np.zeros(len(one.r))
-    for k in range(max(map(len, blocks))):
-        a, b = (found[k] if k < len(found) else nothing for found in blocks)
-        apart += np.abs(a - b).sum()
-    return float(apart)
+    pairs = zip_longest(_parts(one), _parts(other), fillvalue=nothing)
+    return float(sum(np.abs(a - b).sum() for a, b in pairs))
+
+
+def _parts(answer: MatrixGeometric) -> list[np.ndarray]:
+    found = list(answer.boundary)
+    for _ in range(_SINGLE):
+        found.append(found[-1] @ answer.r)
+    return found + doubling_levels(found[-1], answer.r)
