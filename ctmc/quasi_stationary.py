@@ -179,7 +179,10 @@ def _arnoldi(model: Generator, inside: np.ndarray, into: np.ndarray) -> np.ndarr
         decay = float(nu @ into)
         if 0 <= ratios.max() - ratios.min() <= _POLISHED * decay:
             break
-        nu = (nu + (flow + nu * model.exit_rates) / np.where(inside, model.exit_rates - decay, 1.0)) / 2
-        nu[~inside] = 0.0
-        nu /= nu.sum()
+        with np.errstate(divide="ignore", invalid="ignore"):  # a state that is left at the decay rate itself
+            after = (nu + (flow + nu * model.exit_rates) / np.where(inside, model.exit_rates - decay, 1.0)) / 2
+        after[~inside] = 0.0
+        if not 0 < after.sum() < np.inf:
+            break
+        nu = after / after.sum()
     return np.asarray(nu)
