@@ -12,14 +12,16 @@ from ctmc.model.products import compiled
 from ctmc.model.structure import breadth_first
 from ctmc.model.transitions import unsigned
 
+MUCH_LESS = 0.1
+"""So much of the work of an elimination is left, where other levels are taken than the first ones."""
+
 
 def levels(chain: Generator) -> np.ndarray:
     """Return the level of each state, 0, 1, .., shape (n,).
 
-    They are the values of one coordinate of the states, where no transition skips one; of several such coordinates the one
-    whose levels are narrowest, by the sum of the cubes of their widths, which elimination level by level takes.  Where there is
-    no such coordinate they are breadth-first levels from state 0, transitions taken in both directions.  A pass over the
-    transitions for each coordinate.
+    They are the values of the first coordinate of the states where no transition skips one, else breadth-first levels from state 0,
+    transitions taken in both directions; or the values of another coordinate, where these make levels so much narrower that elimination
+    level by level takes a tenth or less.  A pass over the transitions for each coordinate.
 
     Examples
     --------
@@ -32,13 +34,17 @@ def levels(chain: Generator) -> np.ndarray:
     best, least = None, np.inf
     for coordinate in range(chain.space.dimension):
         found = _positions(chain, coordinate)
-        sizes = np.bincount(found)
-        work = float((sizes.astype(float) ** 3).sum())
-        if len(sizes) > 1 and work < least and largest_step(indptr, sources, found) <= 1:
-            best, least = found, work
-    if best is None:
-        best = _breadth_first(chain, indptr, sources)
+        if found.any() and largest_step(indptr, sources, found) <= 1:
+            best, least = _narrower(best, least, found)
+        if best is None:
+            best, least = _narrower(best, least, _breadth_first(chain, indptr, sources))
+    assert best is not None  # a state has one coordinate at least
     return best
+
+
+def _narrower(best: np.ndarray | None, least: float, other: np.ndarray) -> tuple[np.ndarray, float]:
+    work = elimination(np.bincount(other))[0]
+    return (other, work) if best is None or work <= MUCH_LESS * least else (best, least)
 
 
 def _positions(chain: Generator, coordinate: int) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse import coo_array, csgraph
 
 from ctmc.model.generator import Generator
-from ctmc.model.levels import elimination, levels
+from ctmc.model.levels import MUCH_LESS, elimination, levels
 from ctmc.model.memory import memory_limit
 from ctmc.model.products import compiled
 from ctmc.model.streamed import StreamedTransitions
@@ -96,7 +96,8 @@ def traits(chain: Generator) -> Traits:
     exits = chain.exit_rates[chain.exit_rates > 0]
     sizes, coupling, parts = np.array([chain.size]), None, 1
     if lattice:  # nothing moves but one coordinate by one
-        side = int(max(chain.transitions.sides))  # type: ignore[union-attr]  # a lattice has sides
+        sides = chain.transitions.sides  # type: ignore[union-attr]  # a lattice has sides
+        side = int(sides[0] if sides[0] ** 2 > MUCH_LESS * sides.max() ** 2 else sides.max())
         sizes = np.full(side, chain.size // side)
     elif rows_read:
         sizes = np.bincount(levels(chain))

@@ -26,8 +26,8 @@ _NARROW = 200
 class LevelReduction:
     """Block elimination of a chain whose transitions lead one level up, one down, or stay, from the last level to the first.
 
-    The levels are the values of a variable of the states of which no transition skips one, of several the one with the narrowest
-    levels; otherwise the chain is cut into breadth-first levels from state 0, so any chain is taken.  It is the method for QBDs with a last level, or with other blocks
+    The levels are the values of the first variable of the states, where no transition skips one, or of another that makes them much
+    narrower; otherwise the chain is cut into breadth-first levels from state 0, so any chain is taken.  It is the method for QBDs with a last level, or with other blocks
     in every level (``queue.truncate(levels=..)``, a `tandem_network`), and as ``boundary_solver`` for long boundaries.
 
     With S_k the local block of level k watched below level k + 1, R_k the expected times in level k per unit of time in level k - 1::
