@@ -54,6 +54,7 @@ def test_any_depth(depth):
     np.testing.assert_allclose(solution.value, exact(QUEUES), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", MAPS)
 def test_the_memory_of_any_depth_is_what_was_forecast(of):
     """All of it but the rows, which maps may copy, sorted by color or slab by slab; what a depth takes more, exactly."""

@@ -356,7 +356,7 @@ def weights_of(begin, end):
 
 
 @pytest.mark.parametrize("how", ["made", "stored"])
-@pytest.mark.parametrize("edge", [2**31, 2**32])
+@pytest.mark.parametrize("edge", [pytest.param(2**31, marks=pytest.mark.slow), 2**32])
 def test_lattices_beyond_the_edge_are_written_out(how, edge):
     size = int(SIDES.prod())
     unit, departures = np.array([0.25]), np.random.default_rng(17).random((3, SIDES.max())) + 0.5

@@ -362,6 +362,7 @@ def test_elimination_is_never_refused_on_larger_chains():
         assert proof.status is Status.CONVERGED, proof.reason
 
 
+@pytest.mark.slow
 def test_usual_answers_of_iterative_methods_are_not_refused():
     rng = np.random.default_rng(8_111)
     for size in (12, 150, 600):

@@ -412,7 +412,7 @@ measures = ["busy"]
 """
 
 
-@pytest.mark.parametrize("name", ["queue.h5", "queue.umb", "queue.mat"])
+@pytest.mark.parametrize("name", ["queue.h5", "queue.umb", pytest.param("queue.mat", marks=pytest.mark.slow)])
 def test_a_study_takes_a_model_from_any_file_and_knows_it_again(tmp_path, monkeypatch, capsys, name):
     monkeypatch.chdir(tmp_path)
     Path("models").mkdir()

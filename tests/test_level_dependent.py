@@ -48,7 +48,7 @@ def retrials(servers, arrival_rate, retrial_rate, **known):
     return LevelDependentQBD(blocks, **known)
 
 
-@pytest.mark.parametrize("mean", [0.01, 3.0, 1200.0])
+@pytest.mark.parametrize("mean", [0.01, 3.0, pytest.param(1200.0, marks=pytest.mark.slow)])
 def test_infinitely_many_servers_are_poisson(mean):
     """Mean 1200: level 0 has the probability e^-1200, which no floating-point number is."""
     solution = ctmc.solve(Stationary(infinitely_many_servers(mean)))

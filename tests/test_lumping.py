@@ -460,6 +460,7 @@ def test_one_server_has_nothing_to_lump():
     np.testing.assert_allclose(lift(solution).value, 0.5 ** np.arange(6) / (0.5 ** np.arange(6)).sum(), rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_many_different_rates_take_wider_codes():
     """More than 256 rates, as lengths 0 and 1, 2 and 3 tie; server by server, the chain is the same."""
     servers = 16

@@ -50,7 +50,15 @@ def run(tmp_path, monkeypatch, capsys):
     return command
 
 
-@pytest.mark.parametrize("rate", [0.5, 1.0, 1.5, 2.0])
+@pytest.mark.parametrize(
+    "rate",
+    [
+        pytest.param(0.5, marks=pytest.mark.slow),
+        1.0,
+        pytest.param(1.5, marks=pytest.mark.slow),
+        pytest.param(2.0, marks=pytest.mark.slow),
+    ],
+)
 def test_the_best_thresholds_of_the_paper(rate):
     assert len(BEST) == 4
     found = optimize("fork_join", QUEUE | {"arrival_rate": rate}, "thresholds", "response_time", maximum=12)
@@ -122,6 +130,7 @@ def test_bounds_are_below_the_measures(rates, rate, tasks, maximum):
     assert closest["busy_servers"] > 0.4
 
 
+@pytest.mark.slow
 def test_what_bounds_rule_out_is_not_solved_and_not_better():
     queue = QUEUE | {"arrival_rate": 2.0}
     found = optimize("fork_join", queue, "thresholds", "response_time", maximum=20)

@@ -378,6 +378,7 @@ def test_the_first_signal_ends_steps_at_their_next_look_and_leaves_no_process():
     assert not [path for path in Path("study.store").rglob("*") if path.is_file() and path.suffix != ".h5"]
 
 
+@pytest.mark.slow
 def test_when_the_parent_is_killed_its_workers_end_and_the_next_run_goes_on():
     Path("study.toml").write_text(REACHABLE.format("step") + REACHABLE.format("waits") + SOLVE)
     process = command("--jobs", "2")
@@ -496,6 +497,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_dask_cluster_of_two_workers_gives_the_same_rows():
     pytest.importorskip("distributed", reason="Dask is not installed: python -m pip install 'ctmc-lab[cluster]'")
     serial = run_study(parse_study(TEXT), "serial.h5")

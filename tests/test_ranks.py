@@ -200,7 +200,7 @@ def test_more_ranks_than_rows(tmp_path):
         ("segfaults", 139, []),
     ],
 )
-@pytest.mark.parametrize("place", ["build", "solve"])
+@pytest.mark.parametrize("place", [pytest.param("build", marks=pytest.mark.slow), "solve"])
 def test_a_rank_that_fails_ends_the_job(tmp_path, site, how, code, words, place):
     begin = time.monotonic()
     output = tmp_path / "ring.h5"

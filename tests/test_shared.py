@@ -102,7 +102,7 @@ def test_transitions_are_shared_out_evenly():
     assert max(entries) - min(entries) < 20
 
 
-@pytest.mark.parametrize("model", ["box", "capped", "lumped", "tandem"])
+@pytest.mark.parametrize("model", [pytest.param("box", marks=pytest.mark.slow), "capped", "lumped", "tandem"])
 def test_rows_that_are_made_are_those_that_are_cut(model):
     build = {
         "box": lambda: supermarket(capacity=200, service_rates=[1.0, 2.0, 3.0], total_capacity=None),

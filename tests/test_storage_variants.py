@@ -238,6 +238,7 @@ measures = ["jobs"]
 """
 
 
+@pytest.mark.slow
 def test_a_study_over_fifty_arrival_rates_builds_one_structure(builds):
     news = News()
     study = parse_study(STUDY.format(more="service_rates = [2.0, 2.0]", sweep='arrival_rate = "0.1:5.0:0.1"'))
