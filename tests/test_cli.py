@@ -248,17 +248,22 @@ def test_doctor(run, monkeypatch, tmp_path):
 
 def test_the_listing_names_the_default_solvers_that_are_taken():
     from ctmc.cli.listing import _problems
-    from ctmc.defaults import SMALL, default_solver
-    from ctmc.model.generator import Generator
-    from ctmc.model.state_space import Lattice
-    from ctmc.problem import Stationary
+    from ctmc.defaults import LONG, SMALL, default_solver
+
+    def line(size):
+        return ctmc.Stationary(ctmc.build("birth_death", births=[1.0] * (size - 1), deaths=[2.0] * (size - 1)))
+
+    def box(*capacity):
+        return ctmc.Stationary(
+            ctmc.build("tandem_network", service_rates=[2.0, 1.8], arrival_rate=1.6, capacity=list(capacity))
+        )
 
     listed = {row["name"]: row["default_solver"] for row in _problems()}
-    sizes = (SMALL, SMALL + 1)
-    small, large = (
-        default_solver(Stationary(Generator.from_transitions([], [], [], Lattice((size - 1,))))) for size in sizes
+    small, wide, narrow = (default_solver(problem) for problem in (line(SMALL), box(59, 59), line(SMALL + 1)))
+    assert listed["stationary"].startswith(
+        f"{small} up to {SMALL} states, {wide} above, {narrow} for {LONG} and more levels that are narrow;"
     )
-    assert listed["stationary"].startswith(f"{small} up to {SMALL} states, {large} above")
+    assert [default_solver(box(LONG - k, 19)) for k in (1, 2)] == [narrow, wide]
 
 
 def test_the_listing_names_the_default_solvers_of_questions_about_time():

@@ -114,7 +114,8 @@ def _problems() -> list[dict[str, Any]]:
 
     over_time = "uniformization up to a rate x time of 20, chebyshev above, rational above 1e6 up to 10,000 states"
     defaults = {
-        "stationary": "gth up to 3000 states, bicgstab above; logarithmic_reduction for a QBD, level_dependent where its blocks depend on the level",
+        "stationary": "gth up to 3000 states, bicgstab above, level_reduction for 300 and more levels that are narrow; logarithmic_reduction for a "
+        "QBD, level_dependent where its blocks depend on the level",
         "transient": over_time,
         "accumulated-reward": over_time,
         "discounted-reward": "resolvent_lu up to 1000 states, resolvent_krylov above",
