@@ -13,7 +13,7 @@ _home = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 if not sys.flags.safe_path and sys.path and os.path.realpath(sys.path[0] or ".") == _here and _here != _home:
     del sys.path[0]
 
-from ctmc.cli import main  # noqa: E402
+from ctmc.cli import main  # noqa: E402  # only now is the path as it must be
 
 if __name__ == "__main__":
     sys.exit(main())
