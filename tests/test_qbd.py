@@ -453,3 +453,9 @@ def test_discrete_time_blocks_are_converted_when_asked():
         QBD.from_discrete_time(up, local * 1.1, down)
     with pytest.raises(ctmc.ModelError, match="square"):
         QBD.from_discrete_time(up, local[:1], down)
+
+
+def test_newton_says_by_its_status_alone_that_it_overflows():
+    """Warnings are errors here: a load of 1 - 1e-9 is too near 1 for its sums."""
+    problem = ctmc.Stationary(QBD.from_blocks([[1 - 1e-9]], [[-2 + 1e-9]], [[1.0]]))
+    assert ctmc.solve(problem, "newton", check=False).status is Status.NOT_FINITE
