@@ -18,10 +18,18 @@ LONG = {
     "value_iteration-discounted, rates over ten decades",
 }
 """They take thousands of products, and are left to releases."""
+EASY = {case.name for case in CASES if not case.hard}
+ALIKE = [row.name for row in ROWS if row.builder == "supermarket" and row.measures][1:]
+"""Other rules of the same queues: what every solver measures there is looked at below."""
+
+
+def is_long(name, title):
+    """Tell what else is left to releases; pardiso takes long to begin."""
+    return f"{name}-{title}" in LONG or title in ALIKE or (name == "pardiso" and title in EASY)
+
+
 CHECKS = [
-    pytest.param(
-        check, id=f"{name}-{title}", marks=[*marks, *([pytest.mark.slow] if f"{name}-{title}" in LONG else [])]
-    )
+    pytest.param(check, id=f"{name}-{title}", marks=[*marks, *([pytest.mark.slow] if is_long(name, title) else [])])
     for name in registry.solver_names()
     for marks in [skipped_without_library(name)]
     for title, check in contract.solver_checks(name, CASES)

@@ -26,7 +26,7 @@ from ctmc.storage.container import read_container
 from ctmc.verify import Verifier
 
 MUTATIONS = int(os.environ.get("CTMC_MUTATIONS", "600"))
-KILLS = int(os.environ.get("CTMC_KILLS", "50"))
+KILLS = int(os.environ.get("CTMC_KILLS", "25"))
 pytestmark = pytest.mark.timeout(600 + 10 * KILLS + MUTATIONS // 5)  # more of them take longer
 SEED = 20270317
 

@@ -268,9 +268,7 @@ def test_one_color_takes_half_the_products():
 # ---- on ranks ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "count", [1, pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("count", [*(pytest.param(few, marks=pytest.mark.slow) for few in (1, 2, 4)), 3])
 def test_answers_on_ranks_are_those_of_other_methods(count):
     code = "import test_petsc_solvers as checks; checks.all_answers()"
     done = mpirun(count, "-c", code, seconds=200, PYTHONPATH=f"{HERE}{os.pathsep}{HERE.parent}")

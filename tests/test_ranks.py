@@ -193,10 +193,12 @@ def test_more_ranks_than_rows(tmp_path):
     ("how", "code", "words"),
     [
         ("raises", 2, ["ctmc: rank 1: rows is 7; allowed are rows that can be made."]),
-        ("threads", 2, ["ctmc: rank 1: rows is 8; allowed are rows that can be made."]),
+        pytest.param(
+            "threads", 2, ["ctmc: rank 1: rows is 8; allowed are rows that can be made."], marks=pytest.mark.slow
+        ),
         ("breaks", 70, ["ctmc: rank 1: internal error, RuntimeError: no rows; run again with --debug to see where"]),
-        ("exits", 3, ["ctmc: rank 1: the process was left with 3"]),
-        ("killed", 137, []),
+        pytest.param("exits", 3, ["ctmc: rank 1: the process was left with 3"], marks=pytest.mark.slow),
+        pytest.param("killed", 137, [], marks=pytest.mark.slow),
         ("segfaults", 139, []),
     ],
 )

@@ -207,7 +207,7 @@ def processes(draw):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(process=processes())
 def test_the_reported_bounds_hold(method, process):
     chain, times, initial, moments, tolerance = process
@@ -225,7 +225,7 @@ def test_the_reported_bounds_hold(method, process):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(process=processes())
 def test_the_bounds_of_distributions_and_expectations_hold(method, process):
     chain, times, initial, _, tolerance = process

@@ -69,7 +69,7 @@ def _doctor() -> int:
         )
     else:
         output.table(
-            ("check", "found", "fine"), [(name, value, "yes" if fine else "NO") for name, value, fine in checks]
+            ("check", "fine", "found"), [(name, "yes" if fine else "NO", value) for name, value, fine in checks]
         )
     if not good:
         output.line(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -105,7 +106,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, aligne
             table.add_row(*([Text(str(number))] if numbered else []), *texts_shown)
         # wider than the terminal only where a single word is
         console.width = max(room, sum(taken) + 10)
-        console.print(table, soft_wrap=False, crop=False)
+        if console.is_terminal:
+            console.print(table, soft_wrap=False, crop=False)
+            continue
+        with console.capture() as written:  # without the spaces that fill the last column
+            console.print(table, soft_wrap=False, crop=False)
+        sys.stdout.writelines(f"{line.rstrip()}\n" for line in written.get().splitlines())
 
 
 def _words(texts: Sequence[str]) -> list[str]:
@@ -115,7 +121,6 @@ def _words(texts: Sequence[str]) -> list[str]:
 def print_facts(rows: Sequence[tuple[str, Any]]) -> None:
     """Write names and values in two aligned columns; on a terminal long values go on under their beginning."""
     import shutil
-    import sys
     import textwrap
 
     width = max((len(printable(name)) for name, _ in rows), default=0)
