@@ -19,6 +19,7 @@ from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
 from ctmc.model.level_dependent import LevelDependentQBD, LevelDistribution
 from ctmc.model.level_elimination import off_elimination
+from ctmc.model.multilevel import estimated_error
 from ctmc.model.qbd import QBD, MatrixGeometric
 from ctmc.model.shared import SharedGenerator
 from ctmc.problem import Stationary
@@ -207,8 +208,9 @@ def slow_exchange(
     state, gets to the other side with probability phi / F_j or so, phi being the exchange of the part, and one on the ridge
     between the parts with any probability; relative to phi this makes sum_j |r_j| / max(F_j, phi).
 
-    What this cannot see, where elimination is not cheap: a part that the answer has missed altogether, with next to no mass;
-    and an error that moves slowly through a chain without nearly separate parts, which may be some times sqrt(tolerance).
+    Last, up to 500,000 states in memory (100,000 on a lattice), the error is estimated by cycles of multilevel aggregation
+    (`ctmc.model.multilevel`); half of sqrt(tolerance) is accepted.  What larger chains hide: a part that the answer has
+    missed altogether, and an error that moves slowly through a chain without nearly separate parts.
 
     Source: the aggregation step of P. J. Courtois, *Decomposability*, Academic Press 1977, and of J. R. Koury, D. F.
     McAllister, W. J. Stewart, SIAM J. Algebraic Discrete Methods 5 (1984), doi:10.1137/0605019, used as a test.
@@ -218,6 +220,24 @@ def slow_exchange(
     if exact is not None:
         off = float(np.abs(exact - pi).sum())
         return None if off <= accepted else _unbalanced(chain.size, off, defect)
+    wrong = _unbalanced_parts(chain, pi, flow, tolerance, defect)
+    if wrong or isinstance(chain, SharedGenerator):
+        return wrong
+    error = estimated_error(chain, pi, accepted / 2)
+    if error is None or error <= accepted / 2:
+        return None
+    return Certificate(
+        defect,
+        Status.INACCURATE,
+        f"cycles of aggregation find the answer to be off by about {error:.2g} although the defect is {defect:.2g}.",
+    )
+
+
+def _unbalanced_parts(
+    chain: Generator, pi: np.ndarray, flow: np.ndarray, tolerance: float, defect: float
+) -> Certificate | None:
+    """Return what is wrong between parts that exchange little."""
+    accepted = math.sqrt(tolerance)
     if isinstance(chain, SharedGenerator):
         whole, masses = shared_exchange.between_parts(chain, pi, accepted)
     else:

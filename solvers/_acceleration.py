@@ -15,11 +15,11 @@ import numba
 import numpy as np
 
 from ctmc.model.generator import Generator
+from ctmc.model.multilevel import Multilevel
 from ctmc.model.products import compiled_parallel
+from ctmc.model.sweeps import sweep
 from solvers._aggregation import Levels, find_levels, half_levels, loosely_coupled
-from solvers._multilevel import Multilevel
 from solvers._reduction import Reduction, reduction
-from solvers._sweeps import sweep
 
 STRETCH = 1.2
 """Factor of the change by a step on one color, under acceleration."""

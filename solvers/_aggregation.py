@@ -8,7 +8,7 @@ masses as soon as the shares inside them are right.
 Parts of three kinds: *levels*, which transitions leave for their neighbours only (the total of the coordinates of a queue, the
 level of a truncated quasi-birth-and-death process), where the chain between the parts is a birth-death chain and the ratios of
 neighbours are known at once (here); parts given by the user; and pairs of states between which most flows, again and again
-until few parts are left, with sweeps in between (`solvers._multilevel`).
+until few parts are left, with sweeps in between (`ctmc.model.multilevel`).
 
 Source: J. R. Koury, D. F. McAllister, W. J. Stewart, *Iterative methods for computing stationary distributions of nearly
 completely decomposable Markov chains*, SIAM J. Algebraic Discrete Methods 5 (1984), doi:10.1137/0605019.

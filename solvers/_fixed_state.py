@@ -11,9 +11,9 @@ from scipy.sparse import csc_array
 from ctmc.errors import ModelError
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
+from ctmc.model.sweeps import cleared, sweep
 from ctmc.solution import Outcome
 from solvers._start import first_guess
-from solvers._sweeps import cleared, sweep
 
 BYTES_PER_ENTRY = 16
 """SuperLU takes 13 to 14: the entry, its row, and what the arrays have outgrown."""

@@ -11,10 +11,14 @@ import ctmc
 from builders.birth_death import birth_death
 from builders.supermarket import supermarket
 from builders.tandem_network import tandem_network
+from ctmc.certificate import imbalance
 from ctmc.errors import ModelError, UnknownNameError
+from ctmc.model import multilevel
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
+from ctmc.model.multilevel import Multilevel, between, estimated_error, matched, shares_and_masses
 from ctmc.model.qbd import QBD
+from ctmc.model.sweeps import sweep
 from ctmc.problem import Stationary
 from ctmc.solution import Status
 from solvers._aggregation import (
@@ -25,9 +29,7 @@ from solvers._aggregation import (
     loosely_coupled,
     rates_between_levels,
 )
-from solvers._multilevel import Multilevel, between, matched, shares_and_masses
 from solvers._reduction import reduction
-from solvers._sweeps import sweep
 from solvers.stationary.aggregation import Aggregation
 
 
@@ -206,6 +208,52 @@ def test_multilevel_cycles_find_the_stationary_distribution(depth):
         sweep(chain, pi, reverse=True)
         cycles.rescale(pi)
     np.testing.assert_allclose(pi, gth(dense(problem.model)), rtol=1e-9)
+
+
+@pytest.mark.parametrize("builder", ["supermarket", "tandem_network", "polling", "kanban"])
+def test_the_estimate_is_near_the_error(builder):
+    """Power iteration from the uniform distribution: errors of all modes at first, of the slowest ones in the end."""
+    parameters = {
+        "supermarket": {"service_rates": [3, 2, 1], "arrival_rate": 5.7, "choices": 2, "capacity": 9},
+        "tandem_network": {"service_rates": [1.3, 1.25], "arrival_rate": 1.2, "capacity": 30},
+        "polling": {"stations": 7},
+        "kanban": {"tickets": 1},
+    }
+    chain = ctmc.build(builder, **parameters[builder])
+    right = ctmc.solve(Stationary(chain), "bicgstab").value
+    pi, rate, steps = np.full(chain.size, 1 / chain.size), 1.02 * chain.exit_rates.max(), 0
+    for more in (5, 50, 400, 800):
+        for _ in range(more):
+            pi = pi + chain.forward(pi) / rate
+        error = float(np.abs(pi - right).sum())
+        if error > 1e-8:
+            steps += 1
+            assert 0.5 <= estimated_error(chain, pi) / error <= 2.1
+            assert estimated_error(chain, pi, 20 * error) <= 20 * error
+    assert steps >= 2
+    assert estimated_error(chain, right) < 1e-9
+
+
+def test_the_estimate_sees_slow_states_beside_fast_ones():
+    """A pair of states has all the flow, so that the defect says nothing about the others."""
+    line = np.full(999, 1e-6)
+    up, down = line.copy(), line.copy()
+    up[0] = down[0] = 1e6
+    chain = birth_death(births=up, deaths=down)
+    wave = np.where(np.arange(1000) < 500, 0.9, 1.1) / 1000
+    assert imbalance(chain.forward(wave), wave, chain) < 1e-12
+    assert 0.05 < estimated_error(chain, wave) < 0.2  # it is 0.1
+
+
+def test_large_chains_are_not_estimated(monkeypatch):
+    chain = random_chain(947, 400, density=0.02)
+    assert estimated_error(chain, np.full(400, 1 / 400)) > 0
+    with ctmc.limited_memory(1000):
+        assert estimated_error(chain, np.full(400, 1 / 400)) is None
+    for most, limit, model in (("MOST_STATES", 400, chain), ("MOST_ON_LATTICE", 216, QUEUES)):
+        for more, there in ((0, True), (-1, False)):
+            monkeypatch.setattr(multilevel, most, limit + more)
+            assert (estimated_error(model, np.full(model.size, 1 / model.size)) is not None) == there
 
 
 def test_loosely_coupled():

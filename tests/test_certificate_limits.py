@@ -25,8 +25,9 @@ from ctmc.solution import Outcome, Status
 
 @pytest.fixture(autouse=True)
 def _wide(monkeypatch):
-    """Large chains are looked at part by part, like those too wide for elimination."""
+    """Large chains are looked at part by part only, like those too large for elimination and for a cycle."""
     monkeypatch.setattr(certificate, "banded_stationary", lambda chain: None)
+    monkeypatch.setattr(certificate, "estimated_error", lambda *given: None)
     monkeypatch.setattr(certificate, "may_be_eliminated", lambda chain: False)
 
 
@@ -202,6 +203,24 @@ def test_parts_lighter_than_the_root_of_the_tolerance_do_not_matter(light):
     assert (proof is None) == (light <= ROOT)
     other = slow_exchange(chain, weights[::-1].copy(), chain.forward(weights[::-1]), TOLERANCE, 0.125)
     assert (other is None) == (light <= ROOT)
+
+
+@pytest.mark.parametrize(
+    ("error", "accepted"), [(ROOT / 2, True), (ROOT / 2 * JUST, False), (math.nan, False), (None, True)]
+)
+def test_an_error_is_estimated_where_elimination_is_not_cheap(error, accepted, monkeypatch):
+    chain, pi = queue(501)
+    seen = []
+    monkeypatch.setattr(certificate, "estimated_error", lambda *given: seen.append(given) or error)
+    proof = slow_exchange(chain, pi, chain.forward(pi), TOLERANCE, 0.125)
+    assert seen == [(chain, pi, ROOT / 2)]
+    assert (proof is None) == accepted
+    if proof:
+        assert (proof.defect, proof.status) == (0.125, Status.INACCURATE)
+        assert f"off by about {error:.2g} although the defect is 0.12" in proof.reason
+    small = queue(500)
+    assert slow_exchange(*small, small[0].forward(small[1]), TOLERANCE, 0.125) is None
+    assert len(seen) == 1
 
 
 # ---- who is looked at ---------------------------------------------------------------------------------------------------------------------

@@ -96,6 +96,7 @@ MODEL = (
         "period",
         "decay",
         "level_elimination",
+        *("sweeps", "multilevel"),
         "structure",
         "levels",
         "traits",
@@ -287,7 +288,7 @@ def test_the_checker_catches(tmp_path, file, text, why):
             "builders/family/__init__.py",
             "from builders.family.part import f\nfrom builders._helper import g\nimport ctmc",
         ),
-        ("solvers/qbd/cyclic.py", "from solvers._sweeps import f\nimport ctmc.model.qbd"),
+        ("solvers/qbd/cyclic.py", "from solvers._options import f\nimport ctmc.model.qbd"),
         ("ctmc/registry.py", "import ast\nast.literal_eval('1')\nast.parse('1', mode='eval')"),
     ],
 )
@@ -329,6 +330,7 @@ def test_attributes_of_the_package():
 
 
 LONG = {
+    "ctmc/certificate.py": "one verdict after another, each with what it looks at and what it may miss",
     "ctmc/model/generator.py": "one class, half of it docstrings; what it does stands in the rooms that it imports",
     "ctmc/model/qbd.py": "one class with its levels; the other half is what a model of it carries",
     "ctmc/model/state_space.py": "one interface with its two kinds, read side by side",

@@ -11,10 +11,10 @@ from ctmc.certificate import imbalance
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator, ProductCounter
 from ctmc.model.state_space import Lattice
+from ctmc.model.sweeps import sweep
 from solvers._aggregation import half_levels
 from solvers._polish import polished, relative_mixer, settled
 from solvers._reduction import reduction
-from solvers._sweeps import sweep
 
 
 def exact(chain):

@@ -16,10 +16,10 @@ from ctmc import registry
 from ctmc.errors import CTMCError, ModelError, UnknownNameError
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
+from ctmc.model.sweeps import cleared, sweep
 from ctmc.problem import Stationary
 from ctmc.solution import Status
 from solvers._preconditioner import PRECONDITIONERS, preconditioner
-from solvers._sweeps import cleared, sweep
 from solvers.qbd.level_reduction import LevelReduction
 from solvers.stationary.aggregation import Aggregation
 from solvers.stationary.anderson import MAPS, Anderson

@@ -13,10 +13,10 @@ from builders.tandem_network import tandem_network
 from ctmc.errors import ModelError
 from ctmc.model.generator import Generator
 from ctmc.model.state_space import Lattice
+from ctmc.model.sweeps import sweep
 from ctmc.model.transitions import CodedTransitions, FloatTransitions, LatticeTransitions
 from ctmc.threads import limited_threads
 from solvers._reduction import reduction
-from solvers._sweeps import sweep
 
 
 def box(limits, seed=7, kind=np.uint8, zeros=0.2):

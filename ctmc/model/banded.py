@@ -15,7 +15,7 @@ from ctmc.model.streamed import StreamedTransitions
 MOST_STATES = 100_000
 MOST_MULTIPLICATIONS = 1e8
 """Of an elimination that is cheap beside a solve."""
-_LARGE = 1e200
+_LARGE, _STEEP = 1e200, 1e100
 
 
 def may_be_eliminated(chain: Generator) -> bool:
@@ -80,7 +80,12 @@ def _eliminate(band: Any, width: int, weights: Any) -> None:
                     band[i, j - i + width] += share * band[k, j - k + width]
     weights[0] = 1.0
     for k in range(1, n):
-        total = 0.0
+        total, steepest = 0.0, 0.0
+        for i in range(max(0, k - width), k):
+            steepest = max(steepest, band[i, k - i + width])
+        if steepest > _STEEP:  # so that the sum does not overflow
+            for i in range(k):
+                weights[i] /= steepest
         for i in range(max(0, k - width), k):
             total += weights[i] * band[i, k - i + width]
         weights[k] = total

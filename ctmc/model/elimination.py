@@ -13,7 +13,7 @@ import numpy as np
 from ctmc.errors import ModelError
 
 _PANEL = 64
-_LARGE = 1e200
+_LARGE, _STEEP = 1e200, 1e100
 
 
 def gth(rates: np.ndarray) -> np.ndarray:
@@ -61,6 +61,9 @@ def gth(rates: np.ndarray) -> np.ndarray:
     pi = np.zeros(n)
     pi[0] = 1.0
     for k in range(1, n):
+        steepest = work[:k, k].max()
+        if steepest > _STEEP:  # so that the product does not overflow
+            pi[:k] /= steepest
         pi[k] = pi[:k] @ work[:k, k]
         if pi[k] > _LARGE:  # likelier by far than all before it, which may fall to zero
             pi[: k + 1] /= _LARGE

@@ -12,6 +12,7 @@ from ctmc.certificate import imbalance
 from ctmc.errors import ModelError, shown
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
+from ctmc.model.multilevel import Multilevel
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
@@ -25,7 +26,6 @@ from solvers._acceleration import (
     swift_map,
 )
 from solvers._aggregation import given_parts, levels_of
-from solvers._multilevel import Multilevel
 from solvers._options import check_between, check_count
 from solvers._polish import DEPTH, bound_for, relative_mixer, settled
 from solvers._start import first_guess

@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
+from ctmc.model.sweeps import cleared
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
@@ -18,7 +19,6 @@ from solvers._options import check_count
 from solvers._polish import answer
 from solvers._reduction import Reduction, reduction
 from solvers._start import first_guess
-from solvers._sweeps import cleared
 
 _FEW = 12
 """Up to so many unknowns the map is written out: ARPACK needs room between the vectors it is asked for and all of them."""

@@ -9,6 +9,7 @@ from ctmc.certificate import imbalance
 from ctmc.errors import ModelError
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
+from ctmc.model.sweeps import sweep
 from ctmc.model.transitions import LatticeTransitions
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome
@@ -16,7 +17,6 @@ from ctmc.trace import Trace
 from solvers._options import check_between, check_choice, check_count
 from solvers._reduction import reduction
 from solvers._start import first_guess
-from solvers._sweeps import sweep
 
 ORDERS = ("auto", "sequential", "colored")
 DIRECTIONS = ("forward", "backward", "symmetric")

@@ -10,6 +10,7 @@ import numpy as np
 from ctmc.certificate import imbalance
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
+from ctmc.model.sweeps import cleared
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome
 from ctmc.trace import Trace
@@ -19,7 +20,6 @@ from solvers._polish import answer
 from solvers._preconditioner import PRECONDITIONERS, preconditioner
 from solvers._reduction import reduction
 from solvers._start import first_guess
-from solvers._sweeps import cleared
 
 
 @dataclass(frozen=True, kw_only=True)

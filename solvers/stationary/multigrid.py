@@ -15,13 +15,13 @@ from threadpoolctl import threadpool_limits
 
 from ctmc.model.generator import Generator
 from ctmc.model.memory import require_memory
+from ctmc.model.sweeps import cleared, sweep
 from ctmc.problem import Stationary
 from ctmc.solution import Outcome, Status
 from ctmc.trace import Trace
 from solvers._fixed_state import require_numbers
 from solvers._options import check_choice, check_count
 from solvers._start import first_guess
-from solvers._sweeps import cleared, sweep
 
 HIERARCHIES = ("classical", "aggregation")
 _COARSEST = 300

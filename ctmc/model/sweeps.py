@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 import numpy as np
 
 from ctmc.model.generator import Generator
 from ctmc.model.products import compiled
-from ctmc.model.transitions import rate_at
+from ctmc.model.transitions import Slab, rate_at
+
+
+class HasRows(Protocol):
+    """A generator, or another matrix of rates that is read row by row."""
+
+    @property
+    def exit_rates(self) -> np.ndarray:
+        """The sum of the rates out of each state, shape (n,)."""
+
+    def row_slabs(self, *, reverse: bool = False) -> Iterable[Slab]:
+        """Yield all rows, in parts."""
+
+    def count_products(self, number: int = 1) -> None:
+        """Count products with it."""
 
 
 @compiled
@@ -27,7 +42,7 @@ def gauss_seidel_sweep(
         x[j] += relaxation * (total / exit_rates[j] - x[j])
 
 
-def sweep(chain: Generator, x: np.ndarray, *, relaxation: float = 1.0, reverse: bool = False) -> None:
+def sweep(chain: HasRows, x: np.ndarray, *, relaxation: float = 1.0, reverse: bool = False) -> None:
     """Do one Gauss-Seidel sweep in place on a row vector x, shape (n,); counts as one product."""
     chain.count_products()
     for slab in chain.row_slabs(reverse=reverse):
@@ -44,4 +59,4 @@ def cleared(chain: Generator, pi: np.ndarray) -> np.ndarray:
         pi = np.maximum(pi, 0)
         sweep(chain, pi)
         sweep(chain, pi, reverse=True)
-    return pi / pi.sum()
+    return np.asarray(pi / pi.sum())
