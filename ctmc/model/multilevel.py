@@ -25,6 +25,8 @@ LARGEST_ELIMINATED = 2000
 """Parts up to which a given partition is solved by elimination."""
 MOST_STATES, MOST_ON_LATTICE = 500_000, 100_000
 """Up to so many the error is estimated; products with a lattice are so quick that cycles would take longer than a solve."""
+_MOST = 10
+"""Times the first change that an error is estimated to be at most."""
 LEAST_RATE = 1e-300
 """What a flow that underflows counts as, so that no part is ever cut off."""
 
@@ -176,7 +178,7 @@ class Multilevel:
             masses = gth(whole.dense())
         else:
             for _ in range(2):
-                sweep(whole, masses)  # has what a sweep needs
+                sweep(whole, masses)
                 sweep(whole, masses, reverse=True)
                 if _ == 0:
                     self._cycle(whole, masses, depth + 1)
@@ -189,7 +191,8 @@ def estimated_error(chain: Generator, pi: np.ndarray, enough: float = 0.0) -> fl
     A symmetric sweep and a cycle take away most of an error, whether it is one between neighbours, of slow states beside fast
     ones, or of parts that hardly exchange anything.  The first two changes d1 and d2 make a geometric series: d1 / (1 - d2 / d1),
     at most 10 d1.  On slow modes, sweeps stopped early and wrong masses it is mostly within a factor of 2 of the error; a part
-    that is missing altogether may need more cycles to come back.  Each costs about as much as ten products.
+    that is missing altogether may need more cycles to come back.  A cycle is a handful of passes over the transitions, on one
+    thread, and over those of pairs, pairs of pairs, and so on.
 
     Parameters
     ----------
@@ -220,16 +223,16 @@ def estimated_error(chain: Generator, pi: np.ndarray, enough: float = 0.0) -> fl
     rows = Rows(*written_out.row_slabs())
     cycles = Multilevel(rows)
     changes: list[float] = []
-    while len(changes) < 2:
+    for _ in range(2):
         before, pi = pi, pi.copy()
         sweep(rows, pi)
         sweep(rows, pi, reverse=True)
         cycles.rescale(pi)
         changes.append(float(np.abs(pi - before).sum()))
-        if 10 * changes[0] <= enough:
-            return 10 * changes[0]
-    ratio = changes[1] / changes[0] if changes[0] > 0 else 0.0
-    return changes[0] / (1 - min(ratio, 0.9))
+        if _MOST * changes[0] <= enough:
+            return _MOST * changes[0]
+    first, second = changes
+    return first / max(1 - second / first, 1 / _MOST)
 
 
 @compiled
