@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -612,3 +613,55 @@ def test_the_mass_beyond_the_levels_may_be_the_root_of_the_tolerance(beyond, acc
     )
     assert (proof.status is Status.CONVERGED) == accepted
     assert accepted or "more levels are needed" in proof.reason
+
+
+def test_a_band_is_compared_with_elimination_and_its_error_not_estimated(monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(certificate, "estimated_error", lambda *given: math.inf)
+    chain, pi = queue(501)
+    assert slow_exchange(chain, pi, chain.forward(pi), TOLERANCE, 0.125) is None
+    off = np.zeros(501)
+    off[:2] = ROOT, -ROOT
+    proof = slow_exchange(chain, pi + off, chain.forward(pi + off), TOLERANCE, 0.125)
+    assert proof.reason.startswith("the masses of 501 parts of the chain do not balance")
+
+
+@pytest.mark.parametrize(("off", "accepted"), [(0.9 * ROOT, True), (0.9 * ROOT * JUST, False), (math.nan, False)])
+def test_levels_may_be_off_elimination_by_nine_tenths_of_the_root(off, accepted, monkeypatch):
+    monkeypatch.setattr(certificate, "off_elimination", lambda *given: off)
+    line = QBD.from_blocks(up=[[1.0]], local=[[-3.0]], down=[[2.0]])
+    answer = MatrixGeometric((np.array([0.5]),), np.array([[0.5]]))
+    proof = certificate._hidden_levels(Stationary(line, TOLERANCE), answer, 0.125)
+    assert (proof.status is Status.CONVERGED) == accepted
+    assert proof.defect == 0.125
+
+
+def test_levels_with_many_phases_are_compared_by_their_flow(monkeypatch):
+    """As much goes up as down, phase by phase to another one."""
+    monkeypatch.setattr(certificate, "off_elimination", lambda *given: None)
+    up, down = np.array([[0.0, 0.25], [0.0, 0.75]]), np.array([[1.0, 0.5], [2.0, 0.25]])
+    local = np.array([[0.0, 0.5], [1.0, 0.0]])
+    np.fill_diagonal(local, -(up + down + local).sum(axis=1))
+    problem = Stationary(QBD.from_blocks(up=up, local=local, down=down), 1e-20)
+    right = ctmc.solve(Stationary(problem.model), "logarithmic_reduction").value
+    assert certificate._hidden_levels(problem, right, 0.0).status is Status.CONVERGED
+
+
+@pytest.mark.parametrize(("factor", "accepted"), [(1.0, True), (1 - 1e-9, False)])
+def test_the_flow_between_levels_may_be_off_by_the_root(factor, accepted, monkeypatch):
+    monkeypatch.setattr(certificate, "off_elimination", lambda *given: None)
+    line = QBD.from_blocks(up=[[1.0]], local=[[-3.0]], down=[[2.0]])
+    answer = MatrixGeometric((np.array([0.5 - 2.0**-12]),), np.array([[0.5 + 2.0**-12]]))
+    assert answer.repeating_phases == 1
+    root = 2.0**-11 / (0.5 - 2.0**-12) * factor  # up 1, down 1 + 2^-11
+    assert math.sqrt(root**2) == root
+    proof = certificate._hidden_levels(Stationary(line, root**2), answer, 0.125)
+    assert (proof.status is Status.CONVERGED) == accepted
+
+
+def test_the_bound_of_the_weights_of_classes_counts_against_them():
+    chain = Generator.from_matrix(np.zeros((2, 2)))
+    weights = np.array([0.25, 0.75])
+    for bound, accepted in ((0.0, True), (2e-12, False)):
+        problem = SimpleNamespace(model=chain, tolerance=1e-14, initial=weights, class_weights=(weights, bound))
+        assert (certificate._wrong_weights(problem, weights, 0.0) is None) == accepted
