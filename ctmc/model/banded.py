@@ -18,11 +18,15 @@ MOST_MULTIPLICATIONS = 1e8
 _LARGE, _STEEP = 1e200, 1e100
 
 
+def may_be_written_out(chain: Generator, most: int) -> bool:
+    """Return whether a chain in memory has at most so many states, and there is room for rows of it with some vectors."""
+    streamed = isinstance(chain.transitions, StreamedTransitions)
+    return not streamed and chain.size <= most and 64 * (chain.entries + chain.size) <= memory_limit()
+
+
 def may_be_eliminated(chain: Generator) -> bool:
     """Return whether a chain is small enough, and in memory, to look for an elimination that is cheap."""
-    written_out = 64 * (chain.entries + chain.size)
-    streamed = isinstance(chain.transitions, StreamedTransitions)
-    return not streamed and chain.size <= MOST_STATES and written_out <= memory_limit()
+    return may_be_written_out(chain, MOST_STATES)
 
 
 def banded_stationary(chain: Generator) -> np.ndarray | None:

@@ -8,14 +8,15 @@ steady-state Markov chains*, ACM SIGMETRICS 1994, for more.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from ctmc.model.banded import may_be_written_out
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
-from ctmc.model.memory import memory_limit
 from ctmc.model.products import compiled, exit_sums
 from ctmc.model.streamed import StreamedTransitions
 from ctmc.model.sweeps import sweep
@@ -203,6 +204,11 @@ def estimated_error(chain: Generator, pi: np.ndarray, enough: float = 0.0) -> fl
     enough : float
         An error up to which it may be overestimated, up to tenfold, by one cycle only.
 
+    Returns
+    -------
+    float or None
+        NaN where pi is not finite, or masses of parts overflow.
+
     Examples
     --------
     >>> import ctmc
@@ -212,12 +218,7 @@ def estimated_error(chain: Generator, pi: np.ndarray, enough: float = 0.0) -> fl
     (6.4e-05, 5.7e-05)
     """
     on_lattice = isinstance(chain.transitions, LatticeTransitions)
-    most = MOST_ON_LATTICE if on_lattice else MOST_STATES
-    if (
-        isinstance(chain.transitions, StreamedTransitions)
-        or chain.size > most
-        or 64 * (chain.entries + chain.size) > memory_limit()
-    ):
+    if not may_be_written_out(chain, MOST_ON_LATTICE if on_lattice else MOST_STATES):
         return None
     written_out = chain.coded() if on_lattice else chain
     rows = Rows(*written_out.row_slabs())
@@ -227,7 +228,10 @@ def estimated_error(chain: Generator, pi: np.ndarray, enough: float = 0.0) -> fl
         before, pi = pi, pi.copy()
         sweep(rows, pi)
         sweep(rows, pi, reverse=True)
-        cycles.rescale(pi)
+        try:
+            cycles.rescale(pi)
+        except ValueError:  # what is not finite goes with no part
+            return math.nan
         changes.append(float(np.abs(pi - before).sum()))
         if _MOST * changes[0] <= enough:
             return _MOST * changes[0]
