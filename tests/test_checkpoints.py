@@ -495,7 +495,7 @@ PLACE = Path("slow.solutions") / "stationary-power_iteration.checkpoint.h5"
 def slow(tmp_path_factory):
     """Return a folder with a model that power iteration needs long for."""
     folder = tmp_path_factory.mktemp("slow")
-    ctmc.save(folder / "slow.h5", supermarket(**{**QUEUES, "arrival_rate": 5.97}, capacity=29))
+    ctmc.save(folder / "slow.h5", supermarket(**{**QUEUES, "arrival_rate": 5.97}, capacity=59))
     ctmc.save(folder / "quick.h5", supermarket(**QUEUES, capacity=12))
     return folder
 
@@ -539,9 +539,9 @@ def test_a_signal_leaves_a_checkpoint_and_says_how_to_go_on(slow, number, code):
 
 def test_a_kill_after_a_termination_finds_a_checkpoint(slow):
     """As schedulers do it.  CTMC_CAPACITY=341 tries it with 40 million states."""
-    capacity, place = int(os.environ.get("CTMC_CAPACITY", "29")), slow / "terminated.h5"
+    capacity, place = int(os.environ.get("CTMC_CAPACITY", "59")), slow / "terminated.h5"
     model = "slow.h5"
-    if capacity != 29:
+    if capacity != 59:
         model = "large.h5"
         ctmc.save(slow / model, supermarket(**{**QUEUES, "arrival_rate": 5.97}, capacity=capacity))
     asked = ("solve", model, *SOLVE[2:], "-vv", "--checkpoint", str(place), "--checkpoint-minutes", "60")
@@ -580,5 +580,5 @@ def test_the_second_ctrl_c_leaves_at_once_and_the_file_is_whole(slow):
     code, _, err = process.send(signal.SIGINT).send(signal.SIGINT).end()
     assert code == 130, err
     assert time.monotonic() - begin < 10
-    assert load_checkpoint(place).runs[0].arrays["iterate"].shape == (27000,)
+    assert load_checkpoint(place).runs[0].arrays["iterate"].shape == (216000,)
     assert not (slow / "slow.solutions" / "own.checkpoint.h5").exists()

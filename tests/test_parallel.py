@@ -350,7 +350,7 @@ def test_threads_and_memory_are_divided():
 def test_the_first_signal_ends_steps_at_their_next_look_and_leaves_no_process():
     slow = (
         TEXT.partition("[models.small]")[0]
-        .replace("[4, 4]", "[200, 200]")
+        .replace("[4, 4]", "[400, 400]")
         .replace("[1.2, 0.8, 1.0]", "[1.2, 0.8]")
         .replace("queue", "slow")
     )
