@@ -12,6 +12,7 @@ from comparison_examples import NAMES, STUDY, Counting, gone
 
 import ctmc
 from ctmc.cli import main
+from ctmc.comparison.against import regressions
 from ctmc.comparison.compare import compare
 from ctmc.comparison.files import load_comparison
 from ctmc.comparison.studies import entries_of_study
@@ -100,6 +101,92 @@ def test_what_is_not_asked_for_again_stays(tmp_path, queue):
     ctmc.save(other, ctmc.build("birth_death", births=[1.5] * 9, deaths=[2.0] * 9), overwrite=True)
     changed = compare([other], "sparse_lu", output)
     assert [(run.model, run.solver) for run in changed.runs] == [("other", "sparse_lu"), ("queue", "gth")]
+
+
+def test_what_is_repeated_takes_no_other_run_away(tmp_path, queue):
+    output = tmp_path / "found.h5"
+    compare([queue], "gth,sparse_lu", output)
+    stopped = compare([queue], "gth,sparse_lu", output, watcher=Counting(stop_after=1), again=True)
+    assert [run.status for run in stopped.runs] == ["CONVERGED", "NOT_RUN"]
+    assert [(run.status, run.session) for run in load_comparison(output).runs] == [("CONVERGED", 1), ("CONVERGED", 0)]
+    counting = Counting()
+    found = compare([queue], "gth", output, watcher=counting, again=True)
+    assert counting.done == 1
+    assert [(run.solver, run.status, run.session) for run in found.runs] == [
+        ("gth", "CONVERGED", 2),
+        ("sparse_lu", "CONVERGED", 0),
+    ]
+
+
+SOON = {"problem": "transient", "question": {"initial": 0, "times": (1.0,)}}
+LATE = {"problem": "transient", "question": {"initial": 0, "times": (1.0, 2.0)}}
+
+
+def test_a_file_has_the_answers_to_one_question(tmp_path, queue):
+    output = tmp_path / "found.h5"
+    first = compare([queue], "uniformization", output, **SOON)
+    assert (first.asked, load_comparison(output).question) == (
+        "transient, initial 0, times [1.0]",
+        {"initial": 0, "times": [1.0]},
+    )
+    before = output.read_bytes()
+    for solver, other in (("gth", {}), ("uniformization", LATE)):
+        for again in (False, True):
+            with pytest.raises(
+                StudyError, match=r"so far is 'transient, initial 0, times \[1\.0\]'; .* another output"
+            ):
+                compare([queue], solver, output, again=again, **other)
+    assert output.read_bytes() == before
+    known = Counting()
+    compare([queue], "uniformization", output, watcher=known, **SOON)
+    assert known.done == 0
+    (finding,) = regressions(compare([queue], "uniformization", **LATE), first)
+    assert finding.fails
+    assert "Nothing was compared: the problem is transient, initial 0, times [1.0, 2.0], and was" in str(finding)
+
+
+QUESTIONS = {
+    "reward": ("accumulated-reward", {"reward": ("nonsense",), "initial": 0, "times": (1.0,)}, "no reward 'nonsense'"),
+    "state": ("transient", {"initial": (41,), "times": (1.0,)}, "(41,) is not in the state space"),
+    "target": ("first-passage", {"target": "jbs > 1"}, "did you mean 'jobs'"),
+    "avoided": ("first-passage", {"target": "jobs > 1", "avoid": "jbs < 1"}, "did you mean 'jobs'"),
+    "empty target": ("first-passage", {"target": "jobs > 40"}, "holds in no state"),
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_what_no_model_can_be_asked_is_refused_and_nothing_is_written(tmp_path, queue, name):
+    problem, question, why = QUESTIONS[name]
+    output, small = tmp_path / "found.h5", tmp_path / "small.h5"
+    ctmc.save(small, ctmc.build("birth_death", births=[1.0], deaths=[2.0]))
+    with pytest.raises(StudyError) as told:
+        compare([queue], "all", output, problem=problem, question=question)
+    assert why in str(told.value)
+    with pytest.raises(StudyError, match="No model can be asked this; of small: "):
+        compare([small, queue], "all", output, problem=problem, question=question)
+    assert not output.exists()
+
+
+def test_a_model_that_cannot_be_asked_is_rows_beside_one_that_can(tmp_path, queue):
+    small = tmp_path / "small.h5"
+    ctmc.save(small, ctmc.build("birth_death", births=[1.0], deaths=[2.0]))
+    counting = Counting()
+    found = compare(
+        [small, queue], "uniformization,chebyshev", tmp_path / "found.h5", problem="transient",
+        question={"initial": (7,), "times": (1.0,)}, watcher=counting,
+    )  # fmt: skip
+    assert [(run.model, run.status) for run in found.runs] == [("small", "ERROR")] * 2 + [("queue", "CONVERGED")] * 2
+    assert "(7,) is not in the state space" in found.runs[1].message
+    assert counting.done == 4
+    assert found.complete
+    # also where the other one has nothing left to do
+    output = tmp_path / "more.h5"
+    asked = {"problem": "transient", "question": {"initial": (7,), "times": (1.0,)}}
+    compare([queue], "uniformization", output, **asked)
+    assert [run.status for run in compare([small, queue], "uniformization", output, **asked).runs] == [
+        "ERROR",
+        "CONVERGED",
+    ]
 
 
 def test_an_interrupted_comparison_goes_on(tmp_path, queue):

@@ -218,7 +218,7 @@ def _show_plan(entries: list[Any], solvers: Any, output: Path, how: dict[str, An
     from ctmc.cli.progress import duration
     from ctmc.comparison.plan import plan
 
-    found = plan(entries, solvers, None if again else output, **how)
+    found = plan(entries, solvers, output, again=again, **how)
     missing = set(found.missing)
 
     def done(place: int) -> str:
@@ -360,7 +360,7 @@ command = Command(
         click.Option(["--set", "changes"], multiple=True, metavar="KEY=VALUE", help="Change a study's parameter; see 'ctmc run --help'."),
         click.Option(["--dry-run"], is_flag=True,
                      help="Show what would be run, what is done already and the longest time it can take, and do nothing."),
-        click.Option(["--again"], is_flag=True, help="Repeat runs that the output has already."),
+        click.Option(["--again"], is_flag=True, help="Repeat those of these runs that the output has already."),
         click.Option(["--against"], type=file_type(), metavar="OLD", help="An older comparison; tell what has become worse."),
         click.Option(["--fail-if"], multiple=True, metavar="RULE",
                      help="With --against: exit code 1 if a count rose by more, such as products:+5%; seconds only warn."),
@@ -370,7 +370,7 @@ command = Command(
     "Every run has a process of its own: a crash, a time-out and a model that does not fit in memory are rows like any other.  Each "
     "answer is certified, and compared with a reference: elimination up to 3000 states, else the tightest certified answer.  Runs "
     "that the output has already are not repeated, so an interrupted comparison goes on with the same command.  The exit code is 0 when every "
-    "run was attempted, whatever came of it.\n\n\b\n"
+    "run was attempted, whatever came of it; where no model can be asked the question nothing is run or written.\n\n\b\n"
     "Examples\n"
     "  ctmc compare model.h5\n"
     "  ctmc compare *.h5 --solvers 'gth,bicgstab,gmres(restart=20..80)' --time-limit 30 -o which.h5\n"

@@ -115,10 +115,10 @@ def regressions(
     ()
     """
     asked = [read_rule(rule) if isinstance(rule, str) else rule for rule in rules]
-    if new.problem != old.problem:
+    if (new.problem, new.question) != (old.problem, old.question):
         return (
             Finding(
-                f"Nothing was compared: the problem is {printable(new.problem)}, and was {printable(old.problem)}.",
+                f"Nothing was compared: the problem is {printable(new.asked)}, and was {printable(old.asked)}.",
                 True,
             ),
         )

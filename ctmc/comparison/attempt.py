@@ -21,7 +21,7 @@ from ctmc.model.generator import Generator
 from ctmc.model.memory import limited_memory
 from ctmc.model.qbd import QBD
 from ctmc.model.recipe import allowed_code
-from ctmc.problem import PROBLEMS, Stationary
+from ctmc.problem import PROBLEMS, FirstPassage, Stationary
 from ctmc.solution import HISTORY, Solution, Status, flat_measures
 from ctmc.solve import solve
 from ctmc.storage import load_fitting
@@ -54,7 +54,8 @@ def attempt(request: Mapping[str, Any], tell: Callable[[str], None]) -> None:
     request : mapping
         `model` (path of a file of our own format), `levels` (of a QBD, to truncate it), `problem` and `settings`, `solver`,
         `time_limit`, `memory_limit`, `threads`, `repeats`, `start` and `reference` (paths of vectors), `reference_measures`,
-        `keep` (where to put the answer itself), `masses_beyond` (levels), `allow_code`, `answer`.
+        `keep` (where to put the answer itself), `masses_beyond` (levels), `allow_code`, `answer`; `only_question` to see whether the
+        model can be asked this at all, which `asked` in the answer says.
     tell : callable
         Told the name of each phase as it begins.
     """
@@ -94,6 +95,11 @@ def _attempt(request: Mapping[str, Any], tell: Callable[[str], None], answer: di
         states = settings["initial"]
         settings["initial"] = {tuple(map(int, state.split(","))): chance for state, chance in states.items()}
     problem = PROBLEMS[request["problem"]](model, **settings)
+    if isinstance(problem, FirstPassage):
+        problem.target_states, problem.avoided_states  # noqa: B018, as the conditions are read when they are first needed
+    answer["asked"] = True
+    if request.get("only_question"):
+        return
     solver, _ = chosen_solver(problem, request["solver"] or None)
     registry.check_takes(solver, problem)
     start = None if request.get("start") is None else np.load(request["start"], allow_pickle=False)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from ctmc.comparison.plan import Plan, known_comparison, plan
 from ctmc.comparison.references import References
 from ctmc.comparison.runs import Comparison, Run
 from ctmc.comparison.settings import Entry
-from ctmc.errors import StorageError
+from ctmc.errors import StorageError, StudyError
 from ctmc.model.memory import memory_limit as free_memory
 from ctmc.solution import HISTORY
 from ctmc.study.locks import only_run
@@ -87,7 +87,7 @@ def compare(
     title : str
     watcher : Watcher, optional
     again : bool
-        Repeat what the output file has.
+        Repeat what is asked for and the output file has.
     memory_limit : int or str, optional
         Such as ``"2GiB"``.
     **how
@@ -121,8 +121,8 @@ def compare(
     path = Path(output)
     with only_run(path):
         known = known_comparison(path)
-        prepared.recall(None if again else known)
-        return _Comparing(title, prepared, path, watcher).run(None if again else known)
+        prepared.recall(known, again)
+        return _Comparing(title, prepared, path, watcher).run(known)
 
 
 @dataclass
@@ -192,8 +192,14 @@ class _Comparing:
             return one(self.base(name, None, folder / "reference.json") | dict(more))
 
         self.references = References(self.models, folder, one_of, self.plan.question_asked())
+        refused = self.refused([name for name in by_model if self.files[name] is not None], folder, one)
         for name, places in by_model.items():
             if self.files[name] is None:
+                continue
+            if name in refused:
+                for place in places:
+                    self.runs[place] = replace(self.runs[place], status="ERROR", message=refused[name])
+                    self.watcher.ended(place, self.runs[place])
                 continue
             if any(self.runs[place].start == "warm" for place in places):  # the model before may have no run to make
                 names = list(self.models)
@@ -204,6 +210,24 @@ class _Comparing:
                 return
             tasks = [_Task(place, self.request(place, folder)) for place in places]
             self.attempt_some(tasks, wardens)
+
+    def refused(
+        self, names: Sequence[str], folder: Path, one: Callable[[Mapping[str, Any]], dict[str, Any] | None]
+    ) -> dict[str, str]:
+        """Return which models cannot be asked the question, and why; raise `StudyError` if none can, before anything is stored."""
+        found: dict[str, str] = {}
+        if not self.plan.question_asked():
+            return found
+        for name in names:
+            self.watcher.began(-1, f"{name}, question")
+            answer = one(self.base(name, None, folder / "question.json") | {"only_question": True}) or {}
+            self.watcher.referenced(name)
+            if answer.get("kind") and answer.get("status") == "ERROR" and not answer.get("asked"):
+                found[name] = answer["message"]
+        if found and len(found) == sum(path is not None for path in self.files.values()):
+            name, message = next(iter(found.items()))
+            raise StudyError(message if len(found) == 1 else f"No model can be asked this; of {name}: {message}")
+        return found
 
     def request(self, place: int, folder: Path) -> dict[str, Any]:
         run, references = self.runs[place], self.references
@@ -293,7 +317,9 @@ class _Comparing:
 
     def result(self, stopped: bool) -> Comparison:
         runs, models = (*self.runs, *self.plan.others), {**self.plan.other_models, **self.models}
-        return Comparison(self.title, self.settings.problem, models, runs, tuple(self.sessions), stopped, self.unsaved)
+        return Comparison(
+            self.title, self.settings.problem, models, runs, tuple(self.sessions), stopped, self.unsaved, self.plan.question_asked()
+        )  # fmt: skip
 
     def save_now_and_then(self) -> None:
         now = time.monotonic()
@@ -305,7 +331,10 @@ class _Comparing:
             return
         begin = time.monotonic()
         try:
-            save_comparison(self.output, self.result(stopped))
+            found = self.result(stopped)
+            earlier = self.plan.earlier  # what is to be made again stays until it has been
+            kept = (earlier.get(run.key, run) if run.status == "NOT_RUN" else run for run in found.runs)
+            save_comparison(self.output, replace(found, runs=tuple(kept)))
             self.unsaved = ""
         except StorageError as error:  # what was measured is not lost for it: the next try may have room
             if not self.unsaved:

@@ -42,6 +42,7 @@ def save_comparison(path: str | os.PathLike[str], comparison: Comparison) -> Non
     manifest = {
         "title": comparison.title,
         "problem": comparison.problem,
+        "question": dict(comparison.question),
         "stopped": comparison.stopped,
         "sessions": [dict(session) for session in comparison.sessions],
         "about": about(),
@@ -75,7 +76,8 @@ def load_comparison(path: str | os.PathLike[str]) -> Comparison:
             if run.model not in models or not 0 <= run.session < max(len(sessions), 1):
                 raise ValueError(f"a run names the model {run.model!r} of session {run.session}")
         title, problem = str(file.manifest["title"]), str(file.manifest["problem"])
-        return Comparison(title, problem, models, runs, sessions, bool(file.manifest["stopped"]))
+        question = dict(file.manifest.get("question", {}))
+        return Comparison(title, problem, models, runs, sessions, bool(file.manifest["stopped"]), question=question)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise StorageError(f"{printable(os.fspath(path))} is not a whole comparison: {printable(error)}.") from error
 

@@ -31,6 +31,7 @@ def plan(
     solvers: str | Sequence[str] = "all",
     output: str | os.PathLike[str] | None = None,
     *,
+    again: bool = False,
     memory_limit: int | str | None = None,
     **how: Any,
 ) -> Plan:
@@ -38,10 +39,10 @@ def plan(
 
     Parameters
     ----------
-    models, solvers, memory_limit, **how
+    models, solvers, again, memory_limit, **how
         As in `ctmc.comparison.compare.compare`, which see for what is raised.
     output : path-like, optional
-        A comparison; what it has already is not run again.
+        A comparison; what it has already is not run again unless `again` says so.
 
     Examples
     --------
@@ -64,7 +65,7 @@ def plan(
             raise StudyError(f"two models have the name {shown(name)}; allowed is one of each name.")
     found = Plan(entries, settings)
     if output is not None:
-        found.recall(known_comparison(Path(output)))
+        found.recall(known_comparison(Path(output)), again)
     return found
 
 
@@ -99,6 +100,8 @@ class Plan:
         In order; those that are known from before as they ended.
     missing : list of int
         Places of those that are to be made.
+    earlier : dict of str to Run
+        Runs that are known from before, by their keys.
     others : list of Run
         Known runs that are not asked for now and stay in the file, of the models `other_models`.
     """
@@ -112,6 +115,7 @@ class Plan:
             self.add(entry)
         self.runs = list(self.planned())
         self.missing = list(range(len(self.runs)))
+        self.earlier: dict[str, Run] = {}
         self.others: list[Run] = []
         self.other_models: dict[str, ComparedModel] = {}
 
@@ -154,10 +158,19 @@ class Plan:
             names.append(name)
         self.unbuilt |= set(names if entry.unbuilt else ())
 
-    def recall(self, known: Comparison | None) -> None:
-        """Take over runs that were made before, and what was found out about the same models."""
+    def recall(self, known: Comparison | None, again: bool = False) -> None:
+        """Take over runs that were made before, and what was found out about the same models.
+
+        Those that are to be made again are not taken over.  Raises `StudyError` if the runs answer another question.
+        """
         if known is None:
             return
+        mine = Comparison("", self.settings.problem, {}, (), question=self.question_asked())
+        if (mine.problem, mine.question) != (known.problem, known.question):
+            raise StudyError(
+                f"the question is {shown(mine.asked)}, and that of the output so far is {shown(known.asked)}; allowed is the same, or "
+                "another output."
+            )
         for name, model in self.models.items():
             old = known.models.get(name)
             if old is not None and _same(old, model):
@@ -169,7 +182,8 @@ class Plan:
                     reference_defect=old.reference_defect,
                 )
         made = [run for run in known.runs if run.status not in ("NOT_RUN", "NO_MODEL")]
-        before = {run.key: run for run in made if run.key}
+        self.earlier = {run.key: run for run in made if run.key}
+        before = {} if again else self.earlier
         asked = {(run.model, run.label, run.tolerance) for run in self.runs}
         self.missing = [place for place, run in enumerate(self.runs) if run.key not in before]
         self.runs = [before.get(run.key, run) for run in self.runs]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ctmc.errors import shown
 from ctmc.model.summary import Rows, Summarised
 from ctmc.solution import HISTORY, Status
 
@@ -203,6 +204,8 @@ class Comparison(Summarised):
     stopped : bool
     unsaved : str
         Why the output could not be written, '' where it was, or where there is none.
+    question : mapping
+        What the problem asks beside the tolerance: initial, times, reward, ..
     """
 
     title: str
@@ -212,6 +215,12 @@ class Comparison(Summarised):
     sessions: tuple[Mapping[str, Any], ...] = ()
     stopped: bool = False
     unsaved: str = ""
+    question: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def asked(self) -> str:
+        """The problem and what it asks, in words."""
+        return ", ".join([self.problem, *(f"{name} {shown(value)}" for name, value in self.question.items())])
 
     @property
     def complete(self) -> bool:

@@ -81,7 +81,7 @@ def distribution(space: StateSpace, given: Any) -> Distribution:
                 return Distribution(np.array([space.index(vector)], dtype=np.int64), np.ones(1))
         if vector.dtype.kind not in "iuf" or vector.shape != (space.size,):
             raise ModelError(
-                f"initial is {shown(given)}, of shape {vector.shape}; allowed is a state ({space.dimension} whole numbers), a mapping "
+                f"initial is {shown(given)}, of shape {vector.shape}; allowed is a state ({space.dimension} whole number{'s' * (space.dimension != 1)}), a mapping "
                 f"of states to probabilities, or {space.size} probabilities."
             )
         positions = np.flatnonzero(vector)
