@@ -11,7 +11,7 @@ from ctmc.cli import main
 
 PAGES = ["README.md", *sorted(str(path.relative_to(HOME)) for path in (HOME / "docs").rglob("*.md"))]
 # fewer commands and statements than this would mean that marks have crept in
-FLOOR = {"README.md": 120, "docs/tutorial.md": 30, "docs/how-to/own-model.md": 25}
+FLOOR = {"README.md": 120, "docs/tutorial.md": 30, "docs/how-to/own-model.md": 25, "docs/how-to/ask-questions.md": 30}
 
 
 @pytest.fixture

@@ -331,6 +331,7 @@ def test_pages_in_a_browser(site, tmp_path):
                 "security",
                 "solvers/index",
                 "reference/questions",
+                "how-to/ask-questions",
                 "how-to/own-model",
             ):
                 browser.send("Page.navigate", url=(site / f"{page}.html").as_uri())
