@@ -14,7 +14,8 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from ctmc import registry
-from ctmc.defaults import default_solver
+from ctmc.defaults import class_sizes, default_solver
+from ctmc.model.class_factors import work_of
 from ctmc.model.generator import Generator
 from ctmc.model.level_dependent import LevelDependentQBD
 from ctmc.model.qbd import QBD
@@ -299,21 +300,37 @@ def costs_over_time(problem: Any) -> tuple[list[Cost], tuple[str, ...], dict[str
         work = dict.fromkeys(products, 150 * moments * one)
         work |= {name: 1e-7 * chain.size**1.8 + 1e-3 for name in names if name.endswith("lu")}
         work |= {name: 2.5e-11 * chain.size**3 + 1e-3 for name in names if name.endswith("elimination")}
+        if first == "class_elimination":
+            sizes = class_sizes(problem)
+            facts["largest_class"] = int(sizes.max())
+            multiplications, bytes_of_classes = work_of(sizes)
+            work[first] = 1e-9 * multiplications + 2e-8 * (moments + 1) * (chain.entries + chain.size) + 1e-3
         facts["moments"] = moments
         if isinstance(problem, DiscountedReward):
             facts["events"] = rate / problem.discount
         reason = (
-            f"{chain.size:,} states are few enough to eliminate, which no spread of rates disturbs."
+            _of_classes(facts["largest_class"])
+            if first == "class_elimination"
+            else f"{chain.size:,} states are few enough to eliminate, which no spread of rates disturbs."
             if first.endswith(("lu", "elimination"))
             else f"{chain.size:,} states are many for elimination, so a Krylov method takes the equations."
         )
     vector = 8 * chain.size
     dense = {"absorption_elimination": 16 * chain.size**2, "krylov_exponential": 40 * vector}
+    if first == "class_elimination":
+        dense[first] = int(bytes_of_classes) + 8 * vector + 24 * chain.entries
     ranked = [
         Cost(name, products.get(name), seconds, dense.get(name, 10 * vector), 4.0) for name, seconds in work.items()
     ]
     ranked.sort(key=lambda cost: (cost.solver != first, cost.seconds))
     return ranked, (reason,), facts
+
+
+def _of_classes(largest: int) -> str:
+    """Return why classes are eliminated one after the other."""
+    if largest == 1:
+        return "There is no way back from any state to itself, so substitution along the ways solves the equations."
+    return f"States that reach each other are {largest:,} at most, so class after class is eliminated."
 
 
 def _of_events(name: str) -> str:

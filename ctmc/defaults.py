@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ctmc.model.class_factors import work_of
 from ctmc.model.generator import Generator
 from ctmc.model.level_dependent import LevelDependentQBD
 from ctmc.model.levels import elimination, levels
@@ -43,15 +44,21 @@ def default_solver(problem: Problem) -> str:
     Stationary: `gth` up to 3000 states (it cannot be inaccurate), `bicgstab` above, `level_reduction` for long and narrow chains
     (from 300 levels on, up to 500,000 states), `logarithmic_reduction` for a QBD, `level_dependent` for one whose blocks depend on the level.  Questions about time: `uniformization` up to a rate x time
     of 20, `chebyshev` above, `rational` above 1e6 up to 10,000 states.  Discounted rewards: `resolvent_lu` up to 1000
-    states, `resolvent_krylov` above.  First passage: `absorption_elimination` up to 3000 states, `absorption_krylov` above.
+    states, `resolvent_krylov` above.  First passage: `absorption_elimination` up to 3000 states, `absorption_krylov` above.  Of
+    both, above: `class_elimination` where the states that reach each other are few, as in chains without cycles.
     On several ranks: see `ON_RANKS`.
     """
     if getattr(problem.model, "shared", False):
         return next((name for kind, name in ON_RANKS.items() if isinstance(problem, kind)), "petsc_krylov")
-    if isinstance(problem, DiscountedReward):
-        return "resolvent_lu" if problem.model.size <= VERY_SMALL else "resolvent_krylov"
-    if isinstance(problem, FirstPassage):
-        return "absorption_elimination" if problem.model.size <= SMALL else "absorption_krylov"
+    if isinstance(problem, DiscountedReward | FirstPassage):
+        small, direct, iterative = (
+            (VERY_SMALL, "resolvent_lu", "resolvent_krylov")
+            if isinstance(problem, DiscountedReward)
+            else (SMALL, "absorption_elimination", "absorption_krylov")
+        )
+        if problem.model.size <= small:
+            return direct
+        return "class_elimination" if has_small_classes(problem) else iterative
     if isinstance(problem, Transient | AccumulatedReward):
         events = problem.model.uniformization_rate * float(problem.times[-1])
         if events > MANY_EVENTS and problem.model.size <= FACTORISED:
@@ -74,6 +81,37 @@ def _is_long_and_narrow(chain: Generator) -> bool:
     return LONG <= len(sizes) <= LONGEST and multiplications <= QUICK and size <= memory_limit()
 
 
+def has_small_classes(problem: DiscountedReward | FirstPassage) -> bool:
+    """Return whether the states that reach each other, of those that the equations are about, are few enough to be eliminated.
+
+    Examples
+    --------
+    >>> decay = Generator.from_matrix(np.diag(np.ones(9), -1))
+    >>> has_small_classes(FirstPassage(decay, "state == 0"))
+    True
+    """
+    chain = problem.model
+    if isinstance(chain.transitions, LatticeTransitions | StreamedTransitions) or chain.classes.irreducible:
+        return False
+    sizes = class_sizes(problem)
+    multiplications, size = work_of(sizes)
+    return multiplications <= QUICK and size <= memory_limit()
+
+
+def class_sizes(problem: DiscountedReward | FirstPassage) -> np.ndarray:
+    """Return how many states each class has that the equations are about: for a passage none of the target, and of recurrent
+    classes those with states of the target.
+    """
+    found = problem.model.classes
+    if isinstance(problem, DiscountedReward):
+        return np.bincount(found.class_of)
+    target = problem.target_states
+    leads = np.ones(found.count, dtype=bool)
+    leads[found.recurrent] = False
+    leads[found.class_of[target]] = True
+    return np.bincount(found.class_of[~target & leads[found.class_of]], minlength=1)
+
+
 def next_method(problem: Problem, name: str) -> str:
     """Return the method to try after this one failed, or '' where there is none."""
     if getattr(problem.model, "shared", False):
@@ -82,10 +120,12 @@ def next_method(problem: Problem, name: str) -> str:
         order = ["gth"] if problem.model.size <= SMALL else []
         order += ["bicgstab", "gmres", "gauss_seidel", "sparse_lu"]
     elif isinstance(problem, FirstPassage):
-        order = ["absorption_elimination"] if problem.model.size <= SMALL else []
+        first = default_solver(problem)
+        order = [first] if first.endswith("elimination") else []
         order += ["absorption_krylov", "absorption_lu"]
     elif isinstance(problem, DiscountedReward):
-        order = ["resolvent_krylov", "resolvent_lu", "value_iteration"]
+        order = ["class_elimination"] if default_solver(problem) == "class_elimination" else []
+        order += ["resolvent_krylov", "resolvent_lu", "value_iteration"]
     elif isinstance(problem, Transient | AccumulatedReward):
         order = ["chebyshev", "rational", "uniformization"]
     else:

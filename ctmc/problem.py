@@ -48,8 +48,8 @@ class Stationary(Summarised):
             )
 
     @cached_property
-    def class_weights(self) -> tuple[np.ndarray, float]:
-        """Probability to end in each recurrent class of a Generator, and a bound on the L1 error of these; found once."""
+    def class_weights(self) -> tuple[np.ndarray, float, float]:
+        """Probability to end in each recurrent class of a Generator, and bounds on the L1 error of these; found once."""
         assert isinstance(self.model, Generator)
         return class_weights(self.model, self.initial.dense(self.model.size))
 

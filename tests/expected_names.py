@@ -27,6 +27,7 @@ SOLVERS = {
     "anderson": 20,
     "bicgstab": 20,
     "chebyshev": 10,
+    "class_elimination": 10,
     "cyclic_reduction": 6,
     "functional_iteration": 6,
     "gauss_seidel": 20,

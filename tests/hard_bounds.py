@@ -19,8 +19,8 @@ quasi_stationary = import_module("ctmc.quasi_stationary")
 KNOWN = 1e-50
 """To so much the truth is known, where a bound may be 0."""
 OVER_TIME = ("adaptive_uniformization", "chebyshev", "krylov_exponential", "rational", "uniformization")
-DISCOUNTED = ("resolvent_krylov", "resolvent_lu", "value_iteration")
-PASSAGE = ("absorption_elimination", "absorption_krylov", "absorption_lu")
+DISCOUNTED = ("resolvent_krylov", "resolvent_lu", "value_iteration", "class_elimination")
+PASSAGE = ("absorption_elimination", "absorption_krylov", "absorption_lu", "class_elimination")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -662,6 +662,9 @@ def test_the_flow_between_levels_may_be_off_by_the_root(factor, accepted, monkey
 def test_the_bound_of_the_weights_of_classes_counts_against_them():
     chain = Generator.from_matrix(np.zeros((2, 2)))
     weights = np.array([0.25, 0.75])
-    for bound, accepted in ((0.0, True), (2e-12, False)):
-        problem = SimpleNamespace(model=chain, tolerance=1e-14, initial=weights, class_weights=(weights, bound))
+    # what is seen must be within the tolerance, or within rounding that proves the weights to its root all the same
+    cases = {(0.0, 0.0): True, (2e-12, 0.0): False, (0.0, 2e-12): True, (2e-12, 2e-12): True, (3e-12, 2e-12): False,
+             (0.0, 1e-7): True, (0.0, 1.1e-7): False, (2e-9, 1e-7): False}  # fmt: skip
+    for bounds, accepted in cases.items():
+        problem = SimpleNamespace(model=chain, tolerance=1e-14, initial=weights, class_weights=(weights, *bounds))
         assert (certificate._wrong_weights(problem, weights, 0.0) is None) == accepted

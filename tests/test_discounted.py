@@ -15,7 +15,7 @@ from ctmc.model.reward import Reward
 from ctmc.solution import Outcome, Status
 
 REFERENCE = tomllib.loads((files("ctmc.data.reference") / "supermarket.toml").read_text(encoding="utf-8"))
-SOLVERS = ("resolvent_krylov", "resolvent_lu", "value_iteration")
+SOLVERS = ("resolvent_krylov", "resolvent_lu", "value_iteration", "class_elimination")
 
 
 def random_chain(seed, n, spread=1.0):

@@ -77,6 +77,7 @@ MODEL = (
         "quantile",
         "m_matrix",
         "m_factors",
+        "class_factors",
         "elimination",
         "phase_type",
         "generator",

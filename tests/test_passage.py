@@ -18,7 +18,7 @@ from ctmc.model.stopped import fates
 from ctmc.problem import FirstPassage
 from ctmc.study.measures import evaluate_measure
 
-SOLVERS = ("absorption_elimination", "absorption_krylov", "absorption_lu")
+SOLVERS = ("absorption_elimination", "absorption_krylov", "absorption_lu", "class_elimination")
 
 
 def birth_death(births, deaths):

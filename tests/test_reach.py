@@ -10,7 +10,7 @@ import ctmc
 from ctmc.errors import ModelError, SolveError
 from ctmc.model.communication import reachable_within
 
-SOLVERS = ("absorption_elimination", "absorption_krylov", "absorption_lu")
+SOLVERS = ("absorption_elimination", "absorption_krylov", "absorption_lu", "class_elimination")
 
 
 def game(coins, win, lose):

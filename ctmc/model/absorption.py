@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+from scipy.sparse import csr_array
 from scipy.sparse.linalg import splu
 
+from ctmc.model.class_factors import class_factors, work_of
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
 
 SMALL = 1000
 """Up to this many transient states and classes elimination is used, which cannot be inaccurate."""
 
+QUICK = 1e10
+"""Up to so many multiplications the classes of transient states are eliminated one after the other."""
 _EPSILON = float(np.finfo(np.float64).eps)
 
 
-def class_weights(chain: Generator, begin: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the probability to end in each recurrent class, and a bound on the L1 error of these.
+def class_weights(chain: Generator, begin: np.ndarray) -> tuple[np.ndarray, float, float]:
+    """Return the probability to end in each recurrent class, and bounds on the L1 error of these: what is seen, and rounding.
 
     Up to 1000 transient states and classes: elimination on the chain that starts again from `begin` whenever it reaches a
     class; the classes are then visited in proportion to the weights.  No number is subtracted, so the weights are right to
-    rounding however slowly some transient states are left, and the bound is 0.
+    rounding however slowly some transient states are left, and the bounds are 0.
 
-    Above: with y >= 0 the expected times in the transient states T, y Q_TT = -p_T, and the weights are p_C + y Q_TC.  The
+    Above: with y >= 0 the expected times in the transient states T, y Q_TT = -p_T, and the weights are p_C + y Q_TC.  Where the
+    transient states that reach each other are few they are eliminated class by class, which does not subtract either; else by SuperLU.  The
     residual of the first equation, in L1, bounds the error of the weights, since the missing mass ends somewhere; the
-    rounding in the residual itself, (terms + 2) eps |y| |Q_TT|, is added.  Where states are left at 1e-14 of their exit
-    rates y is so large that the bound says nothing, and the answer is not certified.
+    rounding in the residual itself, (terms + 2) eps |y| |Q_TT|, is the other bound.  Where states are left at 1e-14 of their exit
+    rates y is so large that it says nothing; without subtraction there is another bound beforehand (`ClassFactors.error`).
 
     Parameters
     ----------
@@ -36,14 +43,15 @@ def class_weights(chain: Generator, begin: np.ndarray) -> tuple[np.ndarray, floa
     -------
     weights : ndarray, shape (recurrent classes,)
         In the order of `chain.classes.recurrent`.
-    bound : float
+    residual, rounding : float
+        The error is at most their sum.
 
     Examples
     --------
     >>> chain = Generator.from_matrix([[0, 1e-14, 2e-14, 5.0], [0] * 4, [0] * 4, [3.0, 0, 0, 0]])   # slowly to 1 or 2
-    >>> weights, bound = class_weights(chain, np.array([1.0, 0, 0, 0]))
-    >>> weights.round(12).tolist(), bound
-    ([0.333333333333, 0.666666666667], 0.0)
+    >>> weights, *bounds = class_weights(chain, np.array([1.0, 0, 0, 0]))
+    >>> weights.round(12).tolist(), bounds
+    ([0.333333333333, 0.666666666667], [0.0, 0.0])
     """
     found = chain.classes
     count = len(found.recurrent)
@@ -53,9 +61,9 @@ def class_weights(chain: Generator, begin: np.ndarray) -> tuple[np.ndarray, floa
     transient = np.flatnonzero(ends_in < 0)
     weights = np.bincount(ends_in[ends_in >= 0], weights=begin[ends_in >= 0], minlength=count)
     if count == 1:
-        return np.ones(1), 0.0
+        return np.ones(1), 0.0, 0.0
     if not begin[transient].any():
-        return weights / weights.sum(), 0.0
+        return weights / weights.sum(), 0.0, 0.0
     rates = chain.to_scipy()[transient]
     inside, outside = rates[:, transient], rates[:, ends_in >= 0]
     outside = outside.tocoo()
@@ -68,8 +76,18 @@ def class_weights(chain: Generator, begin: np.ndarray) -> tuple[np.ndarray, floa
         into = ends_in[ends_in >= 0][outside.coords[1]]
         np.add.at(again, (1 + count + outside.coords[0], 1 + into), outside.data)
         visits = gth(again)[1 : 1 + count]
-        return visits / visits.sum(), 0.0
-    times = np.maximum(splu(inside.T.tocsc()).solve(-begin[transient]), 0)
+        return visits / visits.sum(), 0.0, 0.0
+    sizes = np.bincount(found.class_of[transient])
+    if work_of(sizes)[0] <= QUICK:
+        between = csr_array(inside)
+        between.setdiag(0)
+        between.eliminate_zeros()
+        leave = np.asarray(outside.sum(axis=1)).ravel()
+        factors = class_factors(between, leave)
+        times, beforehand = factors.solve_left(begin[transient]), factors.error
+    else:
+        beforehand = math.inf
+        times = np.maximum(splu(inside.T.tocsc()).solve(-begin[transient]), 0)
     residual = float(np.abs(times @ inside + begin[transient]).sum())
     terms = np.diff(inside.tocsc().indptr)
     rounding = _EPSILON * float(((times @ abs(inside)) * (terms + 2)).sum())
@@ -78,4 +96,7 @@ def class_weights(chain: Generator, begin: np.ndarray) -> tuple[np.ndarray, floa
         weights=outside.data * times[outside.coords[0]],
         minlength=count,
     )
-    return weights / weights.sum(), residual + rounding + abs(float(weights.sum()) - 1)
+    residual += abs(float(weights.sum()) - 1)
+    if beforehand < residual + rounding:
+        residual, rounding = 0.0, beforehand
+    return weights / weights.sum(), residual, rounding

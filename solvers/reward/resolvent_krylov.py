@@ -57,6 +57,7 @@ class ResolventKrylov:
     def __post_init__(self) -> None:
         check_count("max_iterations", self.max_iterations)
 
+    @np.errstate(over="ignore", invalid="ignore")  # what overflows is found by the stopping rule
     def run(self, problem: Equation, trace: Trace) -> Outcome:
         """Return x with (shift I - Q) x = right on all states."""
         require_memory("resolvent_krylov", 80 * problem.model.size, states=problem.model.size)
