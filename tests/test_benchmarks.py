@@ -71,6 +71,17 @@ def test_transient_answers_are_compared(tmp_path):
     assert (tmp_path / "transient_scale.png").stat().st_size > 10_000
 
 
+def test_passage_times_of_an_epidemic_are_compared():
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "class_elimination.py", "--quick", "--repeats", "1"],
+        capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    means = [line.split()[-1] for line in done.stdout.splitlines() if " mean " in line]
+    assert means == ["5.251364653"] * 3  # class elimination, factors, SciPy
+    assert "STAGNATED" in done.stdout
+
+
 @pytest.mark.slow
 def test_simulations_are_timed():
     arguments = ["--million", "0.02", "--repeats", "1"]
