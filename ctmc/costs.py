@@ -14,8 +14,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from ctmc import registry
-from ctmc.defaults import class_sizes, default_solver
-from ctmc.model.class_factors import work_of
+from ctmc.defaults import class_work, default_solver
 from ctmc.model.generator import Generator
 from ctmc.model.level_dependent import LevelDependentQBD
 from ctmc.model.qbd import QBD
@@ -301,15 +300,13 @@ def costs_over_time(problem: Any) -> tuple[list[Cost], tuple[str, ...], dict[str
         work |= {name: 1e-7 * chain.size**1.8 + 1e-3 for name in names if name.endswith("lu")}
         work |= {name: 2.5e-11 * chain.size**3 + 1e-3 for name in names if name.endswith("elimination")}
         if first == "class_elimination":
-            sizes = class_sizes(problem)
-            facts["largest_class"] = int(sizes.max())
-            multiplications, bytes_of_classes = work_of(sizes)
-            work[first] = 1e-9 * multiplications + 2e-8 * (moments + 1) * (chain.entries + chain.size) + 1e-3
+            facts["multiplications"], size = class_work(problem)
+            work[first] = 5e-10 * facts["multiplications"] + 2e-8 * (moments + 1) * (chain.entries + chain.size) + 1e-3
         facts["moments"] = moments
         if isinstance(problem, DiscountedReward):
             facts["events"] = rate / problem.discount
         reason = (
-            _of_classes(facts["largest_class"])
+            _of_classes(chain.size, facts["multiplications"])
             if first == "class_elimination"
             else f"{chain.size:,} states are few enough to eliminate, which no spread of rates disturbs."
             if first.endswith(("lu", "elimination"))
@@ -318,7 +315,7 @@ def costs_over_time(problem: Any) -> tuple[list[Cost], tuple[str, ...], dict[str
     vector = 8 * chain.size
     dense = {"absorption_elimination": 16 * chain.size**2, "krylov_exponential": 40 * vector}
     if first == "class_elimination":
-        dense[first] = int(bytes_of_classes) + 8 * vector + 24 * chain.entries
+        dense[first] = int(size) + 8 * vector + 24 * chain.entries
     ranked = [
         Cost(name, products.get(name), seconds, dense.get(name, 10 * vector), 4.0) for name, seconds in work.items()
     ]
@@ -326,11 +323,13 @@ def costs_over_time(problem: Any) -> tuple[list[Cost], tuple[str, ...], dict[str
     return ranked, (reason,), facts
 
 
-def _of_classes(largest: int) -> str:
+def _of_classes(states: int, multiplications: float) -> str:
     """Return why classes are eliminated one after the other."""
-    if largest == 1:
+    if multiplications <= 2 * states:
         return "There is no way back from any state to itself, so substitution along the ways solves the equations."
-    return f"States that reach each other are {largest:,} at most, so class after class is eliminated."
+    return (
+        f"Elimination class by class takes some {multiplications:.1e} multiplications, and long ways do not disturb it."
+    )
 
 
 def _of_events(name: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ctmc.model.class_factors import work_of
 from ctmc.model.generator import Generator
 from ctmc.model.level_dependent import LevelDependentQBD
 from ctmc.model.levels import elimination, levels
@@ -22,6 +21,8 @@ LONG, LONGEST = 300, 20_000
 """Between so many levels Krylov methods take thousands of products, and elimination level by level is quick."""
 QUICK = 1e10
 """Up to so many multiplications, if the levels are narrow."""
+QUICK_CLASSES = 3e9
+"""The same for passage times and discounted rewards."""
 _LOOKED_AT = 500_000
 FEW_EVENTS = 20
 """Up to this rate x time uniformization, which clears no negative numbers, takes about as many products as any method."""
@@ -45,7 +46,7 @@ def default_solver(problem: Problem) -> str:
     (from 300 levels on, up to 500,000 states), `logarithmic_reduction` for a QBD, `level_dependent` for one whose blocks depend on the level.  Questions about time: `uniformization` up to a rate x time
     of 20, `chebyshev` above, `rational` above 1e6 up to 10,000 states.  Discounted rewards: `resolvent_lu` up to 1000
     states, `resolvent_krylov` above.  First passage: `absorption_elimination` up to 3000 states, `absorption_krylov` above.  Of
-    both, above: `class_elimination` where the states that reach each other are few, as in chains without cycles.
+    both, above: `class_elimination` where that takes few multiplications, as in chains without cycles and narrow ones.
     On several ranks: see `ON_RANKS`.
     """
     if getattr(problem.model, "shared", False):
@@ -58,7 +59,8 @@ def default_solver(problem: Problem) -> str:
         )
         if problem.model.size <= small:
             return direct
-        return "class_elimination" if has_small_classes(problem) else iterative
+        multiplications, size = class_work(problem)
+        return "class_elimination" if multiplications <= QUICK_CLASSES and size <= memory_limit() else iterative
     if isinstance(problem, Transient | AccumulatedReward):
         events = problem.model.uniformization_rate * float(problem.times[-1])
         if events > MANY_EVENTS and problem.model.size <= FACTORISED:
@@ -81,21 +83,33 @@ def _is_long_and_narrow(chain: Generator) -> bool:
     return LONG <= len(sizes) <= LONGEST and multiplications <= QUICK and size <= memory_limit()
 
 
-def has_small_classes(problem: DiscountedReward | FirstPassage) -> bool:
-    """Return whether the states that reach each other, of those that the equations are about, are few enough to be eliminated.
+def class_work(problem: DiscountedReward | FirstPassage) -> tuple[float, float]:
+    """Return about how many multiplications, and bytes, class elimination takes; infinitely many where that was not looked at.
+
+    That is of classes if they are small, and else of levels.
 
     Examples
     --------
     >>> decay = Generator.from_matrix(np.diag(np.ones(9), -1))
-    >>> has_small_classes(FirstPassage(decay, "state == 0"))
-    True
+    >>> class_work(FirstPassage(decay, "state == 0"))                            # nine classes of one state
+    (18.0, 144.0)
     """
     chain = problem.model
-    if isinstance(chain.transitions, LatticeTransitions | StreamedTransitions) or chain.classes.irreducible:
-        return False
-    sizes = class_sizes(problem)
-    multiplications, size = work_of(sizes)
-    return multiplications <= QUICK and size <= memory_limit()
+    if isinstance(chain.transitions, StreamedTransitions):
+        return np.inf, np.inf
+    if isinstance(chain.transitions, LatticeTransitions):  # irreducible; nothing moves but one coordinate by one
+        longest = int(chain.transitions.sides.max())
+        sizes = np.full(longest, chain.size // longest)
+    else:
+        if not chain.classes.irreducible:
+            sizes = class_sizes(problem).astype(np.float64)
+            multiplications = 2 * float((sizes**3).sum())
+            if multiplications <= QUICK_CLASSES:
+                return multiplications, 16 * float((sizes**2).sum())
+        if chain.size > _LOOKED_AT:
+            return np.inf, np.inf
+        sizes = np.bincount(levels(chain))
+    return elimination(sizes)[0], 32.0 * chain.size * int(sizes.max())
 
 
 def class_sizes(problem: DiscountedReward | FirstPassage) -> np.ndarray:

@@ -6,11 +6,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
+from ctmc.model.class_factors import ClassFactors, ClassOrder, class_factors, class_order
 from ctmc.model.generator import Generator
 from ctmc.model.m_factors import MFactors, factorized
-from ctmc.model.memory import require_memory
+from ctmc.model.memory import memory_limit, require_memory
+from ctmc.model.stopped import rates_between
+from ctmc.model.streamed import StreamedTransitions
 
+CHEAP = 1e10
+"""Up to so many multiplications answers are compared with elimination class by class."""
 _EPSILON = float(np.finfo(np.float64).eps)
 
 
@@ -95,8 +101,49 @@ class Equation:
         """Return whether an answer is to be compared with elimination: where that costs nothing, or is needed and not too much."""
         if self.model.shared:
             return False
+        if "factors" in self.found or "class factors" in self.found:
+            return True
         count = self.model.size if self.inside is None else np.count_nonzero(self.inside)
-        return "factors" in self.found or bool(needed and count <= size)
+        return needed and bool(count <= size or self._class_factors_are_cheap())
+
+    def elimination(self) -> MFactors | ClassFactors:
+        """Return factors of the inside, without a subtraction: those that are found already, of classes if that is cheap, or dense."""
+        if "factors" not in self.found and ("class factors" in self.found or self._class_factors_are_cheap()):
+            return self.class_factors()
+        return self.factors()
+
+    def class_factors(self) -> ClassFactors:
+        """Return the factors of shift I - Q on the inside along the communicating classes, found once.
+
+        Raises
+        ------
+        MemoryLimitError
+            If they do not fit.
+        """
+        if "class factors" not in self.found:
+            rates, inside = self._rates(), slice(None) if self.inside is None else self.inside
+            # rates out are added up, where the difference of exit rates and rates inside would lose them
+            outside = np.zeros(self.model.size) if self.inside is None else (~self.inside).astype(np.float64)
+            leave = self.model.backward(outside)[inside] + self.shift
+            self.found["class factors"] = class_factors(rates, leave, self.found.get("class order"))
+        found: ClassFactors = self.found["class factors"]
+        return found
+
+    def _class_factors_are_cheap(self) -> bool:
+        streamed = isinstance(self.model.transitions, StreamedTransitions)
+        if streamed or 64 * (self.model.entries + self.model.size) > memory_limit():
+            return False
+        if "class order" not in self.found:
+            self.found["class order"] = class_order(self._rates())
+        order: ClassOrder = self.found["class order"]
+        return order.multiplications <= CHEAP and 8 * int(order.places[-1]) <= memory_limit()
+
+    def _rates(self) -> csr_array:
+        """Return the rates inside by source, without a diagonal."""
+        if "rates" not in self.found:
+            inside = np.ones(self.model.size, dtype=bool) if self.inside is None else self.inside
+            self.found["rates"] = rates_between(self.model, inside)
+        return self.found["rates"]
 
     def factors(self) -> MFactors:
         """Return the triangular factors of -Q on the inside, found once, without a subtraction; shift 0.

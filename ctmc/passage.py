@@ -114,7 +114,7 @@ class Proofs:
             reason = f"the defect {defect:.2g} is within the rounding floor {floor:.2g}."
         if total > accepted and equation.may_eliminate(SMALL, not good):
             # rounding hides the residual of a stiff chain, but not the difference from an answer without subtractions
-            factors = equation.factors()
+            factors = equation.elimination()
             ratio = x[inside] / factors.solve(equation.right[inside])
             off = factors.error
             least = float(ratio.min())  # 0 where a number is that far too small
@@ -296,7 +296,7 @@ def chances(model: Generator, found: Fates, tolerance: float, proofs: Proofs) ->
     off = equation.defect(equation.residual(h)) + equation.floor(np.abs(h))
     errors = np.minimum(off * high * time, 1.0)
     if equation.may_eliminate(SMALL, float(errors[inside].max(initial=0.0)) > tolerance):
-        factors = equation.factors()
+        factors = equation.elimination()
         other = factors.solve(into[inside])
         errors[inside] = np.minimum(errors[inside], np.abs(h[inside] - other) + factors.error * other)
     errors[~inside] = 0.0

@@ -265,7 +265,7 @@ def expected_time_before(
             residual = np.abs(equation.residual(times)) + equation.rounding(times)
             error = float(residual[inside] @ mean[inside]) * high
             if equation.may_eliminate(SMALL, error > tolerance * float(begin @ mean)):
-                factors = equation.factors()
+                factors = equation.elimination()
                 other = factors.solve_left(begin[inside])
                 error = min(error, float(np.abs(times[inside] - other).sum() + factors.error * other.sum()))
             proofs.check(error / float(begin @ mean), max(tolerance, 20 * equation.floor(times)), "the times")

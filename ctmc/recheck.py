@@ -203,11 +203,10 @@ def _passage(stored: StoredSolution, model: Generator) -> Iterator[Row]:
         vector = next(left)
         if vector is None:  # the times among the undecided states, which no answer keeps
             inside = equation.inside
-            count = model.size if inside is None else int(np.count_nonzero(inside))
-            if count > SMALL:
+            if not equation.may_eliminate(SMALL, True):
                 raise _NotStoredError
             vector = np.zeros(model.size)
-            vector[inside] = equation.factors().solve(equation.right[inside])
+            vector[inside] = equation.elimination().solve(equation.right[inside])
         return Outcome(np.where(np.isfinite(vector), vector, 0.0))
 
     outside = ~(found.certain | found.target)

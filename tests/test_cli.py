@@ -285,7 +285,11 @@ def test_the_listing_names_the_default_solvers_of_questions_about_time():
     )
     assert listed["transient"] == f"{known} {FACTORISED:,} states"
     assert listed["accumulated-reward"] == listed["transient"]
-    small, large = named(ctmc.DiscountedReward, (VERY_SMALL, VERY_SMALL + 1), reward="jobs", discount=1.0)
-    assert listed["discounted-reward"] == f"{small} up to {VERY_SMALL} states, {large} above"
-    small, large = named(ctmc.FirstPassage, (SMALL, SMALL + 1), target="jobs >= 1")
-    assert listed["first-passage"] == f"{small} up to {SMALL} states, {large} above"
+    wide = ctmc.build("tandem_network", service_rates=[2.0, 1.8, 1.9], arrival_rate=1.0, capacity=[20, 20, 20])
+    for name, kind, most, settings in (
+        ("discounted-reward", ctmc.DiscountedReward, VERY_SMALL, {"reward": "jobs", "discount": 1.0}),
+        ("first-passage", ctmc.FirstPassage, SMALL, {"target": "jobs >= 1"}),
+    ):
+        small, narrow = named(kind, (most, most + 1), **settings)
+        other = default_solver(kind(wide, **settings))
+        assert listed[name] == f"{small} up to {most} states, {narrow} above where that is quick, else {other}"

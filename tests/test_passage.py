@@ -240,7 +240,7 @@ def test_avoid_callable_and_label():
 def test_default_solver_by_size():
     small, large = birth_death(np.ones(9), np.ones(9)), birth_death(np.ones(3001), np.ones(3001))
     assert default_solver(FirstPassage(small, "state == 9")) == "absorption_elimination"
-    assert default_solver(FirstPassage(large, "state == 9")) == "absorption_krylov"
+    assert default_solver(FirstPassage(large, "state == 9")) == "class_elimination"
     passage = ctmc.solve(FirstPassage(large, "state == 9", initial=(0,)))
     assert passage.mean == pytest.approx(45, rel=1e-9)
 

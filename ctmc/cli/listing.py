@@ -118,8 +118,8 @@ def _problems() -> list[dict[str, Any]]:
         "QBD, level_dependent where its blocks depend on the level",
         "transient": over_time,
         "accumulated-reward": over_time,
-        "discounted-reward": "resolvent_lu up to 1000 states, resolvent_krylov above, class_elimination where few states reach each other",
-        "first-passage": "absorption_elimination up to 3000 states, absorption_krylov above, class_elimination where few states reach each other",
+        "discounted-reward": "resolvent_lu up to 1000 states, class_elimination above where that is quick, else resolvent_krylov",
+        "first-passage": "absorption_elimination up to 3000 states, class_elimination above where that is quick, else absorption_krylov",
     }
     return [
         {"name": name, "default_solver": defaults.get(name, ""), "description": read_docstring(kind).summary}

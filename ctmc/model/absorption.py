@@ -8,9 +8,10 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import splu
 
-from ctmc.model.class_factors import class_factors, work_of
+from ctmc.model.class_factors import class_factors, class_order
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
+from ctmc.model.memory import memory_limit
 
 SMALL = 1000
 """Up to this many transient states and classes elimination is used, which cannot be inaccurate."""
@@ -27,8 +28,8 @@ def class_weights(chain: Generator, begin: np.ndarray) -> tuple[np.ndarray, floa
     class; the classes are then visited in proportion to the weights.  No number is subtracted, so the weights are right to
     rounding however slowly some transient states are left, and the bounds are 0.
 
-    Above: with y >= 0 the expected times in the transient states T, y Q_TT = -p_T, and the weights are p_C + y Q_TC.  Where the
-    transient states that reach each other are few they are eliminated class by class, which does not subtract either; else by SuperLU.  The
+    Above: with y >= 0 the expected times in the transient states T, y Q_TT = -p_T, and the weights are p_C + y Q_TC.  Where that takes
+    few multiplications the transient states are eliminated class by class, which does not subtract either; else by SuperLU.  The
     residual of the first equation, in L1, bounds the error of the weights, since the missing mass ends somewhere; the
     rounding in the residual itself, (terms + 2) eps |y| |Q_TT|, is the other bound.  Where states are left at 1e-14 of their exit
     rates y is so large that it says nothing; without subtraction there is another bound beforehand (`ClassFactors.error`).
@@ -77,13 +78,12 @@ def class_weights(chain: Generator, begin: np.ndarray) -> tuple[np.ndarray, floa
         np.add.at(again, (1 + count + outside.coords[0], 1 + into), outside.data)
         visits = gth(again)[1 : 1 + count]
         return visits / visits.sum(), 0.0, 0.0
-    sizes = np.bincount(found.class_of[transient])
-    if work_of(sizes)[0] <= QUICK:
-        between = csr_array(inside)
-        between.setdiag(0)
-        between.eliminate_zeros()
-        leave = np.asarray(outside.sum(axis=1)).ravel()
-        factors = class_factors(between, leave)
+    between = csr_array(inside, copy=True)
+    between.setdiag(0)
+    between.eliminate_zeros()
+    order = class_order(between)
+    if order.multiplications <= QUICK and 8 * order.places[-1] <= memory_limit():
+        factors = class_factors(between, np.asarray(outside.sum(axis=1)).ravel(), order)
         times, beforehand = factors.solve_left(begin[transient]), factors.error
     else:
         beforehand = math.inf

@@ -31,7 +31,7 @@ class AbsorptionKrylov:
     Stops when max |b + Q_SS x| / b <= tolerance, or at what rounding hides.  One product per iteration, restart + 6 vectors of
     length n / 2 (or n), and the rates by source, 24 bytes each while they are sorted.  The choice for large models and targets that
     are reached in a reasonable number of jumps; where a target is almost never reached, or the way there is long and diffusive, it
-    takes many restarts: up to some thousand states `absorption_elimination` is better.  Source: Y. Saad and M. H. Schultz,
+    takes many restarts, or stagnates: `absorption_elimination` and `class_elimination` do not mind.  Source: Y. Saad and M. H. Schultz,
     *GMRES: a generalized minimal residual algorithm for solving nonsymmetric linear systems*, SIAM J. Sci. Stat. Comput. 7
     (1986), doi:10.1137/0907058.
 

@@ -8,9 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from ctmc.equation import Equation
-from ctmc.model.class_factors import ClassFactors, class_factors
 from ctmc.model.generator import Generator
-from ctmc.model.stopped import rates_between
 from ctmc.problem import DiscountedReward, FirstPassage
 from ctmc.solution import Outcome
 from ctmc.trace import Trace
@@ -18,14 +16,16 @@ from ctmc.trace import Trace
 
 @dataclass(frozen=True, kw_only=True)
 class ClassElimination:
-    """Solve -Q_SS x = b, or (gamma I - Q) x = b, class by class: states that reach each other are eliminated together.
+    """Solve -Q_SS x = b, or (gamma I - Q) x = b, class by class: states that reach each other are eliminated together, in a band.
 
     Between communicating classes there is no way back, so with the classes in order the matrix is block triangular, and
     substitution solves it.  Nothing is subtracted; no iteration and no stopping test.  A chain without cycles (an epidemic without
-    relapse, a system without repair, a disease that only progresses) has classes of one state and takes some ten products' worth of
-    time, where Krylov methods stagnate until they have taken as many steps as the longest way.  A class of m states takes 2/3 m^3
-    multiplications and 8 m^2 bytes, so for one large class take `absorption_lu`, `absorption_krylov` or `resolvent_krylov`.  Beside
-    the factors: 12 bytes an entry, and 64 a state.  It is the default above some thousand states where all classes are small.
+    relapse, a system without repair, a disease that only progresses) has classes of one state and takes some tens of products' worth of
+    time, where Krylov methods stagnate until they have taken as many steps as the longest way.  In a class the states stand as they
+    come, or as Cuthill and McKee order them; m of them with transitions to w places away at most take 2 m w^2 multiplications and
+    16 m w bytes.  It is the default above some thousand states where that is quick: long and narrow chains, two queues, and however
+    rarely the target is reached.  Fails, for want of time or memory, which it asks for first, on wide models (three queues and more):
+    there take `absorption_krylov`, `resolvent_krylov` or `absorption_lu`.  Beside the factors: 12 bytes an entry, and 64 a state.
     Source: J. G. Kemeny, J. L. Snell, *Finite Markov Chains* (1960), the canonical form; elimination as in `ctmc.model.m_factors`.
 
     Examples
@@ -41,22 +41,11 @@ class ClassElimination:
 
     def run(self, problem: Equation, trace: Trace) -> Outcome:
         """Return x, 0 outside."""
-        chain = problem.model
-        inside = np.ones(chain.size, dtype=bool) if problem.inside is None else problem.inside
-        name = f"class factors, shift {problem.shift!r}"
-        if name not in problem.found:
-            problem.found[name] = self._factors(problem, inside)
-        factors = problem.found[name]
-        right, x = problem.right[inside], np.zeros(chain.size)
+        inside = slice(None) if problem.inside is None else problem.inside
+        factors, right, x = problem.class_factors(), problem.right[inside], np.zeros(problem.model.size)
         # a constant is in closed form, and what is left has no negative numbers
         low = float(right.min()) if problem.shift > 0 else 0.0
         x[inside] = (factors.solve_left if problem.forward else factors.solve)(right - low)
         if low:
             x += low / problem.shift
         return Outcome(x)
-
-    def _factors(self, problem: Equation, inside: np.ndarray) -> ClassFactors:
-        chain = problem.model
-        # rates out are added up, where the difference of exit rates and rates inside would lose them
-        leave = chain.backward((~inside).astype(np.float64))[inside] + problem.shift
-        return class_factors(rates_between(chain, inside), leave)
