@@ -33,6 +33,8 @@ class Solver(Protocol):
         A stationary problem on a Generator arrives with an irreducible chain of at least two states; the framework has
         taken reducible chains apart.  A solver with the class attribute ``keeps_zeros = True``, whose iterates stay 0 wherever
         `Trace.start` is 0 and nothing flows in, may instead get a large chain with its transient states, and a start without them.
+        The same problem has the same bits each time, unless the solver says ``same_bits = False``: some libraries add up in an order
+        that depends on where their vectors happen to lie; then runs agree to rounding.
 
         `Transient` and `AccumulatedReward` arrive as an `Evolution`, one linear differential equation at a time; the answer goes to
         ``trace.reached`` time by time, and the outcome has no value.  `DiscountedReward` and `FirstPassage` arrive as an `Equation`,

@@ -77,6 +77,25 @@ class Restless(Plugin):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Shaky(Restless):
+    """Never gives the same digits, and says so."""
+
+    same_bits: ClassVar = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Careless(Plugin):
+    """Says so, and means other numbers."""
+
+    same_bits: ClassVar = False
+
+    def run(self, problem, trace):
+        answer = eliminated(problem)
+        answer[-1] *= 1 + 1e-8 * next(COUNTER)
+        return Outcome(answer / answer.sum())
+
+
+@dataclass(frozen=True, kw_only=True)
 class Deaf(Plugin):
     """Has a limit, and asks nobody.
 
@@ -242,7 +261,9 @@ class Euler:
         return Outcome(None)
 
 
-@pytest.mark.parametrize("solver", [Compliant, Compliant(), Iterative, Iterative(max_iterations=2_000), "gth", "gmres"])
+@pytest.mark.parametrize(
+    "solver", [Compliant, Compliant(), Iterative, Iterative(max_iterations=2_000), Shaky, "gth", "gmres"]
+)
 def test_good_solvers_pass(solver):
     assert check_solver(solver) == []
 
@@ -255,6 +276,7 @@ def test_good_solvers_pass(solver):
         (CrashingLater, ["CrashingLater on 'random' raised ModelError when it was run again: once is enough"]),
         (Mutating, ["Mutating on 'random' changed the model's arrays."]),
         (Restless, ["Restless on 'random' gives other numbers when it is run again."]),
+        (Careless, ["Careless on 'random' gives other numbers when it is run again."]),
         (Deaf, ["Deaf never asks the monitor, so it cannot be stopped."]),
         (Stubborn, ["Stubborn goes on after the monitor said stop (CONVERGED, asked 5 times)."]),
         (Starved, ["Starved with one iteration says INACCURATE, not ITERATION_LIMIT."]),

@@ -62,6 +62,7 @@ class SlepcKrylovSchur:
     solves: ClassVar = (Stationary,)
     needs: ClassVar = Generator
     library: ClassVar = SLEPC
+    same_bits: ClassVar = False
     shared: ClassVar = True
     vectors: int = 40
     form: str = "auto"

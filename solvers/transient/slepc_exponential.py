@@ -65,6 +65,7 @@ class SlepcExponential:
     solves: ClassVar = (Transient, AccumulatedReward)
     needs: ClassVar = Generator
     library: ClassVar = SLEPC
+    same_bits: ClassVar = False
     shared: ClassVar = True
     method: str = "krylov"
     vectors: int = 20
