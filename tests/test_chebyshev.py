@@ -173,3 +173,27 @@ def test_limits():
     assert stopped.status is Status.STOPPED
     with pytest.raises(ctmc.ModelError, match="first_step is -1"):
         Chebyshev(first_step=-1)
+
+
+def disease(state):
+    """A disease that comes back in waves among some 40 people: births, deaths, infections, recoveries."""
+    susceptible, infected = state
+    if susceptible + infected < 80:
+        yield (susceptible + 1, infected), 0.8
+    if susceptible:
+        yield (susceptible - 1, infected), 0.02 * susceptible
+    if susceptible and infected:
+        yield (susceptible - 1, infected + 1), 0.05 * susceptible * infected
+    if infected:
+        yield (susceptible, infected - 1), 1.02 * infected
+
+
+@pytest.mark.parametrize(("horizon", "most"), [(100.0, 8_000), (300.0, 22_000)])
+def test_growing_terms_do_not_use_up_what_rounding_may_add(horizon, most):
+    """Steps without growth had nothing left of it, became as short as can be, and were cut before their terms were small."""
+    chain = ctmc.build("reachable", transitions=disease, initial=(39, 1), variables=["susceptible", "infected"])
+    problem = Transient(chain, (39, 1), [horizon], reward="infected")
+    found, other = ctmc.solve(problem, Chebyshev()), ctmc.solve(problem, "uniformization")
+    assert found.products < most
+    assert abs(found.value[0] - other.value[0]) <= found.error_bound[0] + other.error_bound[0]
+    assert found.error_bound[0] < 1e-7

@@ -19,6 +19,8 @@ from solvers.transient._series import MOST_TIMES, Sums, step, without_negatives
 
 _LONGEST = 1e6
 """Largest rate x time of one step."""
+_PATIENCE = 15
+"""Most steps between two tries of a longer one."""
 _ROUNDING = 4 * EPSILON
 """Error of a step of the recurrence relative to its terms."""
 
@@ -35,8 +37,8 @@ class Chebyshev:
     Error bound, proven a posteriori: cut after K terms, the expansion satisfies the differential equation up to
     q (i_{K+1} y_K - i_K y_{K+1}) with i_k = exp(-q s) I_k(q s), and an error f of a step of the recurrence adds q i_k f.  As
     exp(Q t) contracts, the error is at most F_{K+1} |y_K| + F_K |y_{K+1}| + sum_k F_k |f_k| with F_k the integral of i_k from 0 to z.
-    Steps are halved where the growth of the terms makes the rounding in it too large, and doubled where they do not grow, as they
-    do not once the chain is nearly steady; then, as for uniformization, the rest of the time needs no products.
+    Steps are halved where the growth of the terms makes the rounding in it too large, as on chains that go round in cycles, and
+    doubled where they do not grow, as they do not once the chain is nearly steady; then, as for uniformization, the rest of the time needs no products.
 
     Costs one product a term and about two readings of a vector; 8 + 3 x times vectors.  The right choice for rate x time
     from ten to some hundred thousands.  Source: H. Tal-Ezer, R. Kosloff, J. Chem. Phys. 81 (1984), doi:10.1063/1.448136;
@@ -80,6 +82,7 @@ class Chebyshev:
         y, integral = problem.start.copy(), np.zeros_like(problem.start)
         begin, done, longest = 0.0, 0, self.first_step
         rest, rounding = 0.0, 0.0  # so far
+        calm, patience = 0, 0  # steps since one was too long, and how many are waited for before a longer one is tried
         level = (
             0.0  # backward: a constant that y + level has more than y; it stays what it is, and is kept out of the sums
         )
@@ -97,6 +100,7 @@ class Chebyshev:
                 if rest + rounding + ahead <= 0.95 * budget:
                     for position in range(done, len(times)):
                         later = integral + (times[position] - begin) * (y + level)
+                        without_negatives(later, problem)
                         trace.reached(position, y + level, later, rest + rounding + ahead)
                     break
             span = min(longest / rate, end - begin)
@@ -107,7 +111,7 @@ class Chebyshev:
             spans = inside - begin
             if not len(inside) or spans[-1] != span:
                 spans = np.append(spans, span)
-            left = 0.3 * budget - rounding
+            left = self._rounding_allowed(problem.norm(y), 0.3 * budget - rounding, rate * span, rate * (end - begin))
             found = self._expand(
                 problem, trace, sums, rate, spans, 0.6 * budget * (span / end if end else 1.0), left, y
             )
@@ -115,8 +119,10 @@ class Chebyshev:
                 return Outcome(None, trace.status, trace.history)
             if found.rounding > left and span * rate > 1:
                 longest = span * rate / 2
+                calm, patience = 0, min(2 * patience + 1, _PATIENCE)
                 continue
-            if found.rounding < left / 20:
+            calm += 1
+            if (found.rounding < left / 20 or found.growth < 2) and calm > patience:
                 longest = min(2 * longest, _LONGEST)
             rest, rounding = rest + found.rest, rounding + found.rounding
             error = (rest + rounding) * problem.amplification(begin + span)
@@ -138,6 +144,17 @@ class Chebyshev:
             else:
                 y[:], integral[:] = here - level, spent
         return Outcome(None, Status.CONVERGED, trace.history)
+
+    def _rounding_allowed(self, norm: float, left: float, z: float, ahead: float) -> float:
+        """Return what a step may add by rounding, where `left` is for all to come, of rate x time `ahead`.
+
+        As much as leaves enough for steps whose terms do not grow, or a quarter, as the chain may soon be steady; but not less than
+        a step without growth needs, since shorter ones need as much together.
+        """
+        least = _ROUNDING / 2 * norm
+        return max(
+            left - 1.2 * least * (ahead - z), left * max(z / ahead if ahead else 1.0, 0.25), least * (1.2 * z + 2)
+        )
 
     def _expand(
         self,
@@ -179,11 +196,13 @@ class Chebyshev:
             if trace.finished(news, limit=self.max_iterations, iterations=made, stagnates=False) and not enough:
                 return None
             if enough:
-                return _Errors(rest, rounding)
+                return _Errors(
+                    rest, rounding, rounding / (_ROUNDING * float(longest[: last + 1].sum()) * norms[0] or 1.0)
+                )
             # where the terms to come are like the last one
             goal = max(int(np.argmax(2 * longest * norms[-1] <= allowed)), last + 1)
             if goal + 2 >= len(longest):
-                return _Errors(rest, math.inf)
+                return _Errors(rest, math.inf, math.inf)
             begin = end % len(ring)
             last, end = last + 1, begin + 1
             _next(problem, rate, ring, last, begin)
@@ -198,10 +217,11 @@ def _next(problem: Evolution, rate: float, ring: np.ndarray, k: int, slot: int) 
 
 
 class _Errors(NamedTuple):
-    """What one step adds to the error: the terms left out, and rounding in the others."""
+    """What one step adds to the error: the terms left out, and rounding in the others; and by what factor these have grown."""
 
     rest: float
     rounding: float
+    growth: float
 
 
 def coefficients(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
