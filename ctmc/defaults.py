@@ -23,6 +23,8 @@ QUICK = 1e10
 """Up to so many multiplications, if the levels are narrow."""
 QUICK_CLASSES = 3e9
 """The same for passage times and discounted rewards."""
+PATIENT_CLASSES = 1e12
+"""The same for what is named after another method has failed."""
 _LOOKED_AT = 500_000
 FEW_EVENTS = 20
 """Up to this rate x time uniformization, which clears no negative numbers, takes about as many products as any method."""
@@ -126,6 +128,12 @@ def class_sizes(problem: DiscountedReward | FirstPassage) -> np.ndarray:
     return np.bincount(found.class_of[~target & leads[found.class_of]], minlength=1)
 
 
+def _by_class(problem: DiscountedReward | FirstPassage) -> list[str]:
+    """Return class elimination where it takes some minutes at most and there is room."""
+    multiplications, size = class_work(problem)
+    return ["class_elimination"] if multiplications <= PATIENT_CLASSES and size <= memory_limit() else []
+
+
 def next_method(problem: Problem, name: str) -> str:
     """Return the method to try after this one failed, or '' where there is none."""
     if getattr(problem.model, "shared", False):
@@ -134,12 +142,10 @@ def next_method(problem: Problem, name: str) -> str:
         order = ["gth"] if problem.model.size <= SMALL else []
         order += ["bicgstab", "gmres", "gauss_seidel", "sparse_lu"]
     elif isinstance(problem, FirstPassage):
-        first = default_solver(problem)
-        order = [first] if first.endswith("elimination") else []
-        order += ["absorption_krylov", "absorption_lu"]
+        order = ["absorption_elimination"] if problem.model.size <= SMALL else []
+        order += [*_by_class(problem), "absorption_krylov", "absorption_lu"]
     elif isinstance(problem, DiscountedReward):
-        order = ["class_elimination"] if default_solver(problem) == "class_elimination" else []
-        order += ["resolvent_krylov", "resolvent_lu", "value_iteration"]
+        order = ["resolvent_krylov", *_by_class(problem), "resolvent_lu", "value_iteration"]
     elif isinstance(problem, Transient | AccumulatedReward):
         order = ["chebyshev", "rational", "uniformization"]
     else:

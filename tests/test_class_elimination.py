@@ -234,6 +234,29 @@ def test_krylov_methods_name_what_eliminates_and_print_no_warning():
         ctmc.solve(DiscountedReward(chain, "infected", discount=1e-4, initial=(99, 1)), "resolvent_krylov")
 
 
+def test_a_target_of_a_wide_chain_that_is_hardly_ever_reached():
+    """Three kinds of twenty components; the default is a Krylov method, which names what does not mind."""
+
+    def events(state):
+        for kind, rate in enumerate((1e-3, 1e-4, 1e-5)):
+            step = np.eye(3, dtype=int)[kind]
+            if state[kind] < 20:
+                yield tuple(np.add(state, step)), rate * (20 - state[kind])
+            if state[kind]:
+                yield tuple(np.subtract(state, step)), 1.0
+
+    chain = ctmc.build("reachable", transitions=events, initial=(0, 0, 0), variables=["a", "b", "c"])
+    problem = FirstPassage(chain, "a >= 15", initial=(0, 0, 0))
+    with pytest.raises(ctmc.SolveError, match=r"absorption_krylov.*Next to try: class_elimination"):
+        ctmc.solve(problem)
+    found = ctmc.solve(problem, "class_elimination")
+    # the kinds do not know of each other, so the first one alone tells it
+    alone = ctmc.build("birth_death", births=[1e-3 * (20 - k) for k in range(20)], deaths=[1.0] * 20)
+    other = ctmc.solve(FirstPassage(alone, "jobs >= 15", initial=(0,)))
+    assert other.mean > 1e28
+    assert abs(found.mean / other.mean - 1) <= found.relative_error_bound[0] < 1e-7
+
+
 def test_it_is_the_default_where_few_multiplications_do():
     line, ring = stage_chain(3500), Generator.from_matrix(csr_array(np.roll(np.eye(3500), 1, axis=1)))
     for chain in (line, ring):
