@@ -119,6 +119,17 @@ def test_many_writers_of_one_path(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file.h5"]
 
 
+def test_a_file_that_comes_just_before_the_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was not there when it was looked for, and is there when the temporary file would be made."""
+    path = tmp_path / "file.h5"
+    digest = write_container(path, KIND, MANIFEST, small_arrays())
+    monkeypatch.setattr(os.path, "lexists", lambda _: False)
+    assert write_container(path, KIND, MANIFEST, small_arrays()) == digest
+    with pytest.raises(StorageError, match=r"file\.h5: it exists already"):
+        write_container(path, KIND, {**MANIFEST, "other": 1}, small_arrays())
+    assert os.listdir(tmp_path) == ["file.h5"]
+
+
 # Failures while writing
 
 FAILURES = {

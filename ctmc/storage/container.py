@@ -191,8 +191,11 @@ def write_container(
     try:
         replace_file(path, write, overwrite=replace)
     except StorageError as error:
-        # Another process may have been faster with the same content.
-        if not isinstance(error.__cause__, FileExistsError) or not digest or _existing_hash(path) != digest:
+        if not isinstance(error.__cause__, FileExistsError):
+            raise
+        # Another process may have been faster with the same content, even before anything was written here.
+        digest = digest or tree_digest(kind, manifest, tables, stream)
+        if _existing_hash(path) != digest:
             raise
     return digest
 
