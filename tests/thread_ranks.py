@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections import defaultdict
+from itertools import product
 from queue import Empty, Queue
 
 import numpy as np
@@ -64,8 +64,10 @@ class _Communicator:
 class _World:
     def __init__(self, count):
         self.count = count
-        self.boxes = defaultdict(Queue)
-        self.letters = defaultdict(Queue)
+        # all of them beforehand: two ranks that make the same one at once would each have their own
+        pairs = list(product(range(count), repeat=2))
+        self.boxes = {pair: Queue() for pair in pairs}
+        self.letters = {pair: Queue() for pair in pairs}
         self._barrier = threading.Barrier(count)
         self._values = [None] * count
 
