@@ -15,8 +15,6 @@ from ctmc.model.memory import memory_limit, require_memory
 from ctmc.model.stopped import rates_between
 from ctmc.model.streamed import StreamedTransitions
 
-CHEAP = 1e10
-"""Up to so many multiplications answers are compared with elimination class by class."""
 _EPSILON = float(np.finfo(np.float64).eps)
 
 
@@ -136,7 +134,7 @@ class Equation:
         if "class order" not in self.found:
             self.found["class order"] = class_order(self._rates())
         order: ClassOrder = self.found["class order"]
-        return order.multiplications <= CHEAP and 8 * int(order.places[-1]) <= memory_limit()
+        return order.is_cheap
 
     def _rates(self) -> csr_array:
         """Return the rates inside by source, without a diagonal."""

@@ -14,7 +14,7 @@ from solve_examples import known, queue, two_queues
 
 import ctmc
 from ctmc.errors import ReducibleError
-from ctmc.model import absorption
+from ctmc.model import absorption, class_factors
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
 from ctmc.problem import Stationary
@@ -194,7 +194,7 @@ def test_slow_transient_states_cost_no_digits(exit_rate):
 @pytest.mark.parametrize("exit_rate", [1.0, 1e-6, 1e-10, 1e-14, 1e-15])
 def test_sparse_weights_are_as_good_as_their_bound(exit_rate, monkeypatch):
     monkeypatch.setattr(absorption, "SMALL", 0)
-    monkeypatch.setattr(absorption, "QUICK", 0)
+    monkeypatch.setattr(class_factors, "CHEAP", 0)
     problem = Stationary(slow_choice(exit_rate), initial=(0,))
     weights, *bounds = problem.class_weights
     bound = sum(bounds)
@@ -208,9 +208,9 @@ def test_sparse_weights_are_as_good_as_their_bound(exit_rate, monkeypatch):
         assert "weights of the recurrent classes are off by up to" in solution.reason
 
 
-@pytest.mark.parametrize("quick", [0, absorption.QUICK])
+@pytest.mark.parametrize("cheap", [0, class_factors.CHEAP])
 @pytest.mark.parametrize("seed", range(501, 511))
-def test_bound_of_the_weights_holds(seed, quick, monkeypatch):
+def test_bound_of_the_weights_holds(seed, cheap, monkeypatch):
     """Against elimination, on transient states whose rates spread over many decades."""
     rng = np.random.default_rng(seed)
     size, ends = 30, 4
@@ -223,7 +223,7 @@ def test_bound_of_the_weights_holds(seed, quick, monkeypatch):
     begin[: size - ends] = rng.dirichlet(np.ones(size - ends))
     right = absorption.class_weights(chain, begin)[0]
     monkeypatch.setattr(absorption, "SMALL", 0)
-    monkeypatch.setattr(absorption, "QUICK", quick)
+    monkeypatch.setattr(class_factors, "CHEAP", cheap)
     weights, *bounds = absorption.class_weights(chain, begin)
     assert np.abs(weights - right).sum() <= sum(bounds) + 1e-14
     assert weights.sum() == pytest.approx(1, abs=1e-15)

@@ -11,13 +11,10 @@ from scipy.sparse.linalg import splu
 from ctmc.model.class_factors import class_factors, class_order
 from ctmc.model.elimination import gth
 from ctmc.model.generator import Generator
-from ctmc.model.memory import memory_limit
 
 SMALL = 1000
 """Up to this many transient states and classes elimination is used, which cannot be inaccurate."""
 
-QUICK = 1e10
-"""Up to so many multiplications the classes of transient states are eliminated one after the other."""
 _EPSILON = float(np.finfo(np.float64).eps)
 
 
@@ -82,7 +79,7 @@ def class_weights(chain: Generator, begin: np.ndarray) -> tuple[np.ndarray, floa
     between.setdiag(0)
     between.eliminate_zeros()
     order = class_order(between)
-    if order.multiplications <= QUICK and 8 * order.places[-1] <= memory_limit():
+    if order.is_cheap:
         factors = class_factors(between, np.asarray(outside.sum(axis=1)).ravel(), order)
         times, beforehand = factors.solve_left(begin[transient]), factors.error
     else:

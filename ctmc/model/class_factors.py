@@ -17,8 +17,11 @@ import numpy as np
 from scipy.sparse import csgraph, csr_array
 
 from ctmc.errors import ModelError
-from ctmc.model.memory import require_memory
+from ctmc.model.memory import memory_limit, require_memory
 from ctmc.model.products import compiled
+
+CHEAP = 1e10
+"""Up to so many multiplications an elimination is made where it only judges or mixes what others have found."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +54,11 @@ class ClassOrder:
     def multiplications(self) -> float:
         """Of an elimination."""
         return 2 * float((self.sizes * self.widths.astype(float) ** 2).sum())
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether an elimination takes seconds, and its factors fit."""
+        return self.multiplications <= CHEAP and 8 * int(self.places[-1]) <= memory_limit()
 
     @property
     def places(self) -> np.ndarray:
